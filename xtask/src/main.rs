@@ -41,6 +41,7 @@ cargo xtask COMMAND
 Environment
   DIOPTER_REQUIRE=loop,ext4,...   capabilities whose absence is a failure, not a skip; an unknown
                                   name is an error that lists them
+  DIOPTER_BUDGET=fail             a lane over its budget fails; without it, it is reported
   DIOPTER_SEED=N                  the seed of every seeded test
 ";
 

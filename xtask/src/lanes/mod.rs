@@ -12,6 +12,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use table::{FUZZ_SECONDS, LANES, Lane, QUICK, Step, Work};
 
+/// The variable that makes a lane over its budget a failure.
+const BUDGET: &str = "DIOPTER_BUDGET";
+
 /// The result of a lane.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
@@ -24,8 +27,23 @@ struct Row {
     name: &'static str,
     verdict: Verdict,
     took: Duration,
+    budget: Duration,
     /// The skips of its tests, and how often each was printed.
     skips: BTreeMap<run::Skip, u32>,
+}
+
+impl Row {
+    /// Returns true if the lane ran for longer than its budget.
+    fn is_over(&self) -> bool {
+        self.took > self.budget && !matches!(self.verdict, Verdict::Skipped(_))
+    }
+
+    /// Makes a lane that passed a failed one if it exceeded its budget.
+    fn limit(&mut self) {
+        if self.is_over() && self.verdict == Verdict::Passed {
+            self.verdict = Verdict::Failed(format!("{BUDGET} is set"));
+        }
+    }
 }
 
 /// The arguments of every lane of a run.
@@ -42,6 +60,7 @@ struct Context {
 pub fn run(names: &[String]) -> Outcome {
     let lanes = chosen(names)?;
     let required = capability::required()?;
+    let is_limited = is_limited(std::env::var(BUDGET).ok().as_deref())?;
     let (seed, source) = repo::seed()?;
     println!("seed {seed} ({source}); the same again: DIOPTER_SEED={seed} cargo xtask ci");
     let wanted: Vec<Capability> =
@@ -63,9 +82,13 @@ pub fn run(names: &[String]) -> Outcome {
             Some(verdict) => verdict,
             None => run_steps(lane, &context, &mut skips),
         };
-        let took = started.elapsed();
-        println!("== {} {} in {:.1} s", lane.name, word(&verdict), took.as_secs_f64());
-        rows.push(Row { name: lane.name, verdict, took, skips });
+        let (took, budget) = (started.elapsed(), Duration::from_secs(lane.budget));
+        let mut row = Row { name: lane.name, verdict, took, budget, skips };
+        if is_limited {
+            row.limit();
+        }
+        println!("== {} {} in {:.1} s", lane.name, word(&row.verdict), took.as_secs_f64());
+        rows.push(row);
     }
     print!("{}", summary(&rows));
     Ok(rows.iter().all(|row| !matches!(row.verdict, Verdict::Failed(_))))
@@ -77,7 +100,8 @@ pub fn list() -> bool {
         let needs: Vec<&str> = lane.needs.iter().map(|need| need.name()).collect();
         let needs = if needs.is_empty() { String::new() } else { needs.join(", ") };
         let commands: Vec<String> = lane.steps.iter().map(|step| shown(step, &[])).collect();
-        println!("{:<10} {:<15} {}", lane.name, needs, commands.join("; "));
+        let (name, budget) = (lane.name, lane.budget);
+        println!("{name:<11} {budget:>4} s  {needs:<15} {}", commands.join("; "));
     }
     true
 }
@@ -100,6 +124,15 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Lane>, String> {
             })
         })
         .collect()
+}
+
+/// Returns true if this value of `DIOPTER_BUDGET` makes a lane over its budget a failure.
+fn is_limited(value: Option<&str>) -> Result<bool, String> {
+    match value {
+        None | Some("") => Ok(false),
+        Some("fail") => Ok(true),
+        Some(other) => Err(format!("{BUDGET}: unknown value `{other}`; use fail, or unset it")),
+    }
 }
 
 /// The variables that every command of every lane gets.
@@ -219,26 +252,32 @@ fn word(verdict: &Verdict) -> &'static str {
 }
 
 fn summary(rows: &[Row]) -> String {
-    let mut lines = format!("\n{:<10} {:<8} {:>8}  why\n", "lane", "result", "seconds");
+    let mut lines =
+        format!("\n{:<11} {:<8} {:>8} {:>7}  why\n", "lane", "result", "seconds", "budget");
     for row in rows {
         let why = match &row.verdict {
-            Verdict::Passed => "",
-            Verdict::Failed(why) | Verdict::Skipped(why) => why.as_str(),
+            Verdict::Passed => None,
+            Verdict::Failed(why) | Verdict::Skipped(why) => Some(why.as_str()),
         };
-        let (word, seconds) = (word(&row.verdict), row.took.as_secs_f64());
-        let line = format!("{:<10} {word:<8} {seconds:>8.1}  {why}", row.name);
+        let over = row.is_over().then_some("over budget");
+        let why: Vec<&str> = over.into_iter().chain(why).collect();
+        let (word, seconds, budget) =
+            (word(&row.verdict), row.took.as_secs_f64(), row.budget.as_secs());
+        let why = why.join("; ");
+        let line = format!("{:<11} {word:<8} {seconds:>8.1} {budget:>7}  {why}", row.name);
         lines = lines + line.trim_end() + "\n";
         for (skip, count) in &row.skips {
             let times = if *count == 1 { "1 skip" } else { &format!("{count} skips") };
             let (capability, why) = (skip.capability, &skip.why);
-            writeln!(lines, "{:29}{times} of tests, {capability}: {why}", "").expect("memory");
+            writeln!(lines, "{:38}{times} of tests, {capability}: {why}", "").expect("memory");
         }
     }
     let count = |name| rows.iter().filter(|row| word(&row.verdict) == name).count();
     let (passed, failed, skipped) = (count("passed"), count("failed"), count("skipped"));
+    let over = rows.iter().filter(|row| row.is_over()).count();
     let skips: u32 = rows.iter().flat_map(|row| row.skips.values()).sum();
-    lines
-        + &format!("{passed} passed, {failed} failed, {skipped} skipped; {skips} skips of tests\n")
+    let counts = format!("{passed} passed, {failed} failed, {skipped} skipped");
+    lines + &format!("{counts}; {over} over budget; {skips} skips of tests\n")
 }
 
 #[cfg(test)]

@@ -8,6 +8,9 @@ use crate::repo;
 /// tests skip themselves. In both, one that is required and missing fails the lane.
 pub struct Lane {
     pub name: &'static str,
+    /// Seconds that the lane may take on two cores where an earlier run left a target directory,
+    /// with room for a busy machine.
+    pub budget: u64,
     pub needs: &'static [Capability],
     pub uses: &'static [Capability],
     pub steps: &'static [Step],
@@ -133,34 +136,39 @@ const SMOKE_PARITY: &[&str] =
     &["bench", "--profile", "dev", "-p", "diopter-bench", "--bench", "parity", "--", "--smoke"];
 
 pub const LANES: &[Lane] = &[
-    plain("fmt", &[check(&["fmt", "--all", "--check"])]),
-    plain("clippy", &[check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])]),
-    plain("tidy", &[Step { work: Work::Tidy, ..check(&[]) }]),
+    plain("fmt", 10, &[check(&["fmt", "--all", "--check"])]),
+    plain(
+        "clippy",
+        40,
+        &[check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])],
+    ),
+    plain("tidy", 10, &[Step { work: Work::Tidy, ..check(&[]) }]),
     Lane {
         needs: &[Capability::Deny],
-        ..plain("deny", &[Step { work: Work::Deny, ..check(&[]) }])
+        ..plain("deny", 90, &[Step { work: Work::Deny, ..check(&[]) }])
     },
     Lane {
         needs: &[Capability::Hack],
-        ..plain("features", &[Step { work: Work::Features, ..check(&[]) }])
+        ..plain("features", 60, &[Step { work: Work::Features, ..check(&[]) }])
     },
     Lane {
         needs: &[Capability::Msrv],
-        ..plain("msrv", &[Step { work: Work::OldestCompiler, ..check(&[]) }])
+        ..plain("msrv", 100, &[Step { work: Work::OldestCompiler, ..check(&[]) }])
     },
     Lane {
         needs: &[Capability::Nightly, Capability::PublicApi],
-        ..plain("api", &[Step { work: Work::Interface, ..check(&[]) }])
+        ..plain("api", 120, &[Step { work: Work::Interface, ..check(&[]) }])
     },
     Lane {
         needs: &[Capability::Book],
-        ..plain("book", &[Step { work: Work::Book, ..check(&[]) }])
+        ..plain("book", 180, &[Step { work: Work::Book, ..check(&[]) }])
     },
-    plain("build", &[check(&["build", "--release", "-p", "diopter-cli"])]),
-    plain("package", &[check(PACKAGE)]),
-    plain("unit", &[test(&["test", "--workspace", "--lib", "--bins"])]),
+    plain("build", 280, &[check(&["build", "--release", "-p", "diopter-cli"])]),
+    plain("package", 30, &[check(PACKAGE)]),
+    plain("unit", 215, &[test(&["test", "--workspace", "--lib", "--bins"])]),
     plain(
         "doc",
+        100,
         &[
             check(&["test", "--workspace", "--doc"]),
             check(&["run", "-p", "diopter", "--example", "read_write"]),
@@ -173,15 +181,16 @@ pub const LANES: &[Lane] = &[
             },
         ],
     ),
-    plain("plan", &[test(&["test", "-p", "diopter", "--test", "all", "plan::"])]),
+    plain("plan", 25, &[test(&["test", "-p", "diopter", "--test", "all", "plan::"])]),
     Lane {
         uses: BACKENDS,
-        ..plain("contract", &[test(&["test", "-p", "diopter", "--test", "all", "contract::"])])
+        ..plain("contract", 10, &[test(&["test", "-p", "diopter", "--test", "all", "contract::"])])
     },
     Lane {
         uses: BACKENDS,
         ..plain(
             "async",
+            65,
             &[
                 test(&["test", "-p", "diopter", "--test", "async_files"]),
                 test(&["test", "-p", "diopter", "--features", "tokio", "--test", "async_files"]),
@@ -195,6 +204,7 @@ pub const LANES: &[Lane] = &[
         is_extra: true,
         ..plain(
             "asan",
+            600,
             &[
                 sanitized(&["test", "--target", repo::TRIPLE, "-p", "diopter-os", "--lib"]),
                 sanitized(ASYNC_ON_NIGHTLY),
@@ -204,22 +214,23 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         uses: &[Capability::Uring],
-        ..plain("polling", &[test(&["test", "-p", "diopter", "--test", "all", "polling::"])])
+        ..plain("polling", 5, &[test(&["test", "-p", "diopter", "--test", "all", "polling::"])])
     },
-    plain("engine", &[test(ENGINE)]),
-    plain("striped", &[test(&["test", "-p", "diopter", "--test", "all", "striped::"])]),
-    plain("lustre", &[test(&["test", "-p", "diopter", "--test", "all", "lustre::"])]),
-    plain("model", &[test(&["test", "-p", "diopter", "--test", "all", "model::"])]),
+    plain("engine", 40, &[test(ENGINE)]),
+    plain("striped", 10, &[test(&["test", "-p", "diopter", "--test", "all", "striped::"])]),
+    plain("lustre", 15, &[test(&["test", "-p", "diopter", "--test", "all", "lustre::"])]),
+    plain("model", 20, &[test(&["test", "-p", "diopter", "--test", "all", "model::"])]),
     Lane {
         uses: &[Capability::Loop, Capability::Ext4],
-        ..plain("layout", &[test(&["test", "-p", "diopter", "--test", "all", "layout::"])])
+        ..plain("layout", 10, &[test(&["test", "-p", "diopter", "--test", "all", "layout::"])])
     },
     Lane {
         uses: BACKENDS,
-        ..plain("process", &[test(&["test", "-p", "diopter", "--test", "process"])])
+        ..plain("process", 25, &[test(&["test", "-p", "diopter", "--test", "process"])])
     },
     plain(
         "loom",
+        60,
         &[Step {
             variables: &[("RUSTFLAGS", "--cfg diopter_loom")],
             target_below: Some("loom"),
@@ -238,20 +249,26 @@ pub const LANES: &[Lane] = &[
     ),
     plain(
         "shuttle",
+        60,
         &[Step {
             variables: &[("RUSTFLAGS", "--cfg shuttle")],
             target_below: Some("shuttle"),
             ..test(&["test", "-p", "diopter-core", "--profile", "ci", "--lib", "--", "workers"])
         }],
     ),
-    plain("compare", &[test(COMPARE)]),
+    plain("compare", 120, &[test(COMPARE)]),
     Lane {
         uses: &[Capability::Fio],
-        ..plain("bench-dio", &[test(BENCH_DIO), check(SMOKE_PARITY)])
+        ..plain("bench-dio", 130, &[test(BENCH_DIO), check(SMOKE_PARITY)])
     },
-    plain("golden", &[test(GOLDEN), test(&["test", "-p", "diopter-copy", "--test", "observer"])]),
+    plain(
+        "golden",
+        540,
+        &[test(GOLDEN), test(&["test", "-p", "diopter-copy", "--test", "observer"])],
+    ),
     Lane {
         name: "kernel",
+        budget: 400,
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
         uses: BACKENDS,
         steps: &[test(&[
@@ -270,6 +287,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         name: "images-ext",
+        budget: 60,
         needs: &[Capability::Loop, Capability::Ext4],
         uses: &[],
         steps: &[test(&[
@@ -288,6 +306,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         name: "images-xfs",
+        budget: 75,
         needs: &[Capability::Loop, Capability::Xfs],
         uses: &[],
         steps: &[test(&[
@@ -306,6 +325,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         name: "images",
+        budget: 240,
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
         uses: BACKENDS,
         steps: &[test(&[
@@ -333,25 +353,33 @@ pub const LANES: &[Lane] = &[
         uses: &[Capability::Uring, Capability::Aio],
         ..plain(
             "trace",
+            290,
             &[test(&["test", "-p", "diopter-trace", "--test", "trace", "--", "--nocapture"])],
         )
     },
     Lane {
         needs: &[Capability::Fuse],
         uses: &[Capability::Uring],
-        ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])
+        ..plain(
+            "slow",
+            60,
+            &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])],
+        )
     },
-    plain("report", &[test(&["test", "-p", "diopter-bench", "--test", "report"])]),
-    Lane { needs: &[Capability::Chromium], ..plain("report-page", &[test(REPORT_PAGE)]) },
-    plain("lab-host", &[test(LAB_HOST)]),
-    Lane { needs: &[Capability::Qemu], ..plain("lab", &[test(LAB)]) },
-    Lane { needs: &[Capability::Qemu], ..plain("guest", &[test(GUEST)]) },
+    plain("report", 15, &[test(&["test", "-p", "diopter-bench", "--test", "report"])]),
+    Lane { needs: &[Capability::Chromium], ..plain("report-page", 80, &[test(REPORT_PAGE)]) },
+    plain("lab-host", 80, &[test(LAB_HOST)]),
+    Lane { needs: &[Capability::Qemu], ..plain("lab", 60, &[test(LAB)]) },
+    Lane { needs: &[Capability::Qemu], ..plain("guest", 130, &[test(GUEST)]) },
     Lane {
         needs: &[Capability::Qemu, Capability::Loop, Capability::Ext4, Capability::Xfs],
-        ..plain("power-cut", &[test(POWER_CUT)])
+        ..plain("power-cut", 90, &[test(POWER_CUT)])
     },
-    plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
-    Lane { needs: &[Capability::Cxx], ..plain("fuzz", &[Step { work: Work::Fuzz, ..check(&[]) }]) },
+    plain("bench", 130, &[check(SMOKE), check(SMOKE_NUMBERS)]),
+    Lane {
+        needs: &[Capability::Cxx],
+        ..plain("fuzz", 400, &[Step { work: Work::Fuzz, ..check(&[]) }])
+    },
 ];
 
 /// The lanes of `make test`: what a change of the library or of a page needs most often. They take
@@ -406,8 +434,8 @@ const POWER_CUT: &[&str] =
 /// A real kernel, in an emulator.
 const LAB: &[&str] = &["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"];
 
-pub const fn plain(name: &'static str, steps: &'static [Step]) -> Lane {
-    Lane { name, needs: &[], uses: &[], steps, is_extra: false }
+pub const fn plain(name: &'static str, budget: u64, steps: &'static [Step]) -> Lane {
+    Lane { name, budget, needs: &[], uses: &[], steps, is_extra: false }
 }
 
 pub const fn check(arguments: &'static [&'static str]) -> Step {

@@ -49,6 +49,7 @@ fn contributing_lists_every_lane_in_order_with_its_needs() {
         let row = rows.next().unwrap_or_else(|| panic!("no row for {}", lane.name));
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         assert_eq!(cells[0].trim_end_matches('`'), lane.name);
+        assert_eq!(cells[3], lane.budget.to_string(), "{}", lane.name);
         for need in lane.needs {
             assert!(cells[2].contains(need.name()), "{}: {}", lane.name, need.name());
         }
@@ -63,6 +64,58 @@ fn quick_lanes_and_the_rest_are_all_lanes() {
     assert_eq!(part("--quick").len(), QUICK.len(), "each name is a lane");
     let both = part("--quick").len() + part("--rest").len();
     assert_eq!(both, chosen(&[]).expect("all").len());
+}
+
+#[test]
+fn budgets_add_up_to_ten_minutes_for_the_quick_lanes_and_seventy_five_for_all() {
+    let minutes = |names: &[String]| {
+        let lanes = chosen(names).expect("a part");
+        lanes.iter().map(|lane| lane.budget).sum::<u64>().div_ceil(60)
+    };
+    assert!(minutes(&["--quick".to_owned()]) <= 10);
+    assert!(minutes(&[]) <= 75);
+}
+
+/// A lane that passed after so many seconds, with a budget of 10.
+fn row(name: &'static str, seconds: u64) -> Row {
+    let (took, budget) = (Duration::from_secs(seconds), Duration::from_secs(10));
+    Row { name, verdict: Verdict::Passed, took, budget, skips: BTreeMap::new() }
+}
+
+#[test]
+fn a_lane_over_its_budget_is_reported_and_passes() {
+    let skipped = Verdict::Skipped("loop: not here".to_owned());
+    let failed = Verdict::Failed("see above: cargo test".to_owned());
+    let text = summary(&[
+        row("in-time", 10),
+        row("late", 11),
+        Row { verdict: skipped, ..row("absent", 11) },
+        Row { verdict: failed, ..row("broken", 11) },
+    ]);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    assert_eq!(
+        lines[1..],
+        [
+            "in-time     passed       10.0      10",
+            "late        passed       11.0      10  over budget",
+            "absent      skipped      11.0      10  loop: not here",
+            "broken      failed       11.0      10  over budget; see above: cargo test",
+            "2 passed, 1 failed, 1 skipped; 2 over budget; 0 skips of tests",
+        ]
+    );
+}
+
+#[test]
+fn a_lane_over_its_budget_fails_where_the_variable_says_so() {
+    let limited = |seconds| {
+        let mut row = row("late", seconds);
+        row.limit();
+        row.verdict
+    };
+    assert_eq!(limited(10), Verdict::Passed);
+    assert_eq!(limited(11), Verdict::Failed("DIOPTER_BUDGET is set".to_owned()));
+    assert_eq!((is_limited(None), is_limited(Some("fail"))), (Ok(false), Ok(true)));
+    assert!(is_limited(Some("1")).is_err_and(|message| message.contains("use fail")));
 }
 
 #[test]
@@ -106,7 +159,7 @@ const DOORS: &[&str] = &[
 
 #[test]
 fn each_skip_of_each_kind_of_test_reaches_the_summary() {
-    let lane = plain("doors", const { &[test(DOORS)] });
+    let lane = plain("doors", 1, const { &[test(DOORS)] });
     let order = [("DIOPTER_SKIP_EACH", "1"), (diopter_skip::REQUIRE, "")];
     let environment = order.map(|(name, value)| (name, value.to_owned()));
     let mut context =
@@ -114,8 +167,7 @@ fn each_skip_of_each_kind_of_test_reaches_the_summary() {
     let mut skips = BTreeMap::new();
     let verdict = run_steps(&lane, &context, &mut skips);
     assert_eq!(verdict, Verdict::Passed);
-    let took = Duration::ZERO;
-    let text = summary(&[Row { name: "doors", verdict, took, skips: skips.clone() }]);
+    let text = summary(&[Row { verdict, skips: skips.clone(), ..row("doors", 0) }]);
     for capability in Capability::ALL {
         let line = format!("3 skips of tests, {capability}: ordered by DIOPTER_SKIP_EACH\n");
         assert!(text.contains(&line), "{line}{text}");
