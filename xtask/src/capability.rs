@@ -43,7 +43,8 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         Capability::Fuse => fuse_opens(),
         Capability::Chromium => installed("chromium"),
         Capability::Qemu => qemu_runs(),
-        Capability::Nightly => nightly_runs(),
+        Capability::Nightly => nightly_runs(&["--version"]),
+        Capability::Miri => nightly_runs(&["miri", "--version"]),
         Capability::Tracefs => instances_can_be_made(),
         Capability::Fio => fio_runs(),
         Capability::Cxx => installed("c++"),
@@ -145,8 +146,8 @@ fn qemu_runs() -> Result<(), String> {
 }
 
 /// A nightly compiler, for the sanitizers.
-fn nightly_runs() -> Result<(), String> {
-    repo::output_of(repo::nightly_cargo().arg("--version")).map(drop)
+fn nightly_runs(arguments: &[&str]) -> Result<(), String> {
+    repo::output_of(repo::nightly_cargo().args(arguments)).map(drop)
 }
 
 /// A file in the temporary directory that goes away with its owner.

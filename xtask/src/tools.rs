@@ -37,6 +37,20 @@ pub fn provide(wanted: &[Capability]) {
             println!("{} does not install: {error}", tool.name);
         }
     }
+    if wanted.contains(&Capability::Miri) {
+        add_miri();
+    }
+}
+
+/// Adds Miri to the nightly compiler.
+fn add_miri() {
+    let is_there = repo::output_of(repo::nightly_cargo().args(["miri", "--version"])).is_ok();
+    let Some(rustup) = repo::tool("rustup").filter(|_| !is_there) else { return };
+    let mut command = Command::new(rustup);
+    command.args(["component", "add", "miri", "rust-src", "--toolchain", "nightly"]);
+    if let Err(error) = repo::output_of(&mut command) {
+        println!("Miri does not install: {error}");
+    }
 }
 
 /// Returns why the tool of a capability is missing, if so; `None` for other capabilities.

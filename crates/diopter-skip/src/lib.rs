@@ -55,6 +55,8 @@ capabilities! {
     Qemu = "qemu",
     /// A nightly compiler.
     Nightly = "nightly",
+    /// Miri, of a nightly compiler.
+    Miri = "miri",
     /// Trace events of direct I/O, and root.
     Tracefs = "tracefs",
     /// fio.

@@ -68,6 +68,20 @@ const ASYNC_ON_NIGHTLY: &[&str] = &[
 const CONTRACT_ON_NIGHTLY: &[&str] =
     &["test", "--target", repo::TRIPLE, "-p", "diopter", "--test", "all", "--", "contract::"];
 
+/// The unsafe code of buffers: no system calls, so Miri can run it.
+const MIRI: &[&str] = &[
+    "miri",
+    "test",
+    "-p",
+    "diopter-os",
+    "--features",
+    "bytes",
+    "--lib",
+    "--",
+    "owned::",
+    "lending::",
+];
+
 const ENGINE: &[&str] = &[
     "test",
     "-p",
@@ -76,6 +90,7 @@ const ENGINE: &[&str] = &[
     "all",
     "--",
     "engine::",
+    "memory::",
     "bounced::",
     "completion::",
     "depth::",
@@ -161,7 +176,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         needs: &[Capability::Book],
-        ..plain("book", 180, &[Step { work: Work::Book, ..check(&[]) }])
+        ..plain("book", 120, &[Step { work: Work::Book, ..check(&[]) }])
     },
     plain("build", 280, &[check(&["build", "--release", "-p", "diopter-cli"])]),
     plain("package", 30, &[check(PACKAGE)]),
@@ -181,6 +196,17 @@ pub const LANES: &[Lane] = &[
             },
         ],
     ),
+    Lane {
+        needs: &[Capability::Nightly, Capability::Miri],
+        ..plain(
+            "miri",
+            60,
+            &[Step {
+                target_below: Some("miri"),
+                ..Step { work: Work::Nightly(MIRI), ..test(&[]) }
+            }],
+        )
+    },
     plain("plan", 25, &[test(&["test", "-p", "diopter", "--test", "all", "plan::"])]),
     Lane {
         uses: BACKENDS,
@@ -263,12 +289,12 @@ pub const LANES: &[Lane] = &[
     },
     plain(
         "golden",
-        540,
+        420,
         &[test(GOLDEN), test(&["test", "-p", "diopter-copy", "--test", "observer"])],
     ),
     Lane {
         name: "kernel",
-        budget: 400,
+        budget: 280,
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
         uses: BACKENDS,
         steps: &[test(&[
@@ -325,7 +351,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         name: "images",
-        budget: 240,
+        budget: 160,
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
         uses: BACKENDS,
         steps: &[test(&[
@@ -353,7 +379,7 @@ pub const LANES: &[Lane] = &[
         uses: &[Capability::Uring, Capability::Aio],
         ..plain(
             "trace",
-            290,
+            200,
             &[test(&["test", "-p", "diopter-trace", "--test", "trace", "--", "--nocapture"])],
         )
     },
@@ -378,7 +404,7 @@ pub const LANES: &[Lane] = &[
     plain("bench", 130, &[check(SMOKE), check(SMOKE_NUMBERS)]),
     Lane {
         needs: &[Capability::Cxx],
-        ..plain("fuzz", 400, &[Step { work: Work::Fuzz, ..check(&[]) }])
+        ..plain("fuzz", 300, &[Step { work: Work::Fuzz, ..check(&[]) }])
     },
 ];
 
