@@ -1,5 +1,5 @@
-//! Many borrowed buffers as the memory of requests, for the run of a closure. [`Slab::lend`]
-//! (crate::Slab::lend) is the same for one, without an allocation.
+//! Many borrowed buffers as the memory of requests, for the run of a closure.
+//! [`Slab::lend`](crate::Slab::lend) is the same for one, without an allocation.
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
