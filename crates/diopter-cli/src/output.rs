@@ -9,7 +9,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::ColorChoice;
 use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, presets};
-use diopter_bench::untrusted;
+use diopter_text::untrusted;
 use serde::Serialize;
 use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
 
@@ -226,15 +226,6 @@ impl Table {
     }
 }
 
-/// Returns a name for the terminal: quoted if it has control characters.
-pub fn shown(name: &str) -> String {
-    if !name.contains(untrusted::is_unsafe) {
-        return name.to_owned();
-    }
-    // Debug output leaves some characters that reorder text.
-    untrusted::text(&format!("{name:?}")).into_owned()
-}
-
 /// Returns the bytes of a name in base64 if it is not UTF-8, for a JSON document.
 pub fn name_bytes(name: &[u8]) -> Option<String> {
     std::str::from_utf8(name).is_err().then(|| BASE64_STANDARD.encode(name))
@@ -401,12 +392,6 @@ mod tests {
         let lines: Vec<&str> = coloured.lines().collect();
         assert!(lines.iter().all(|line| textwrap::core::display_width(line) <= 80), "{coloured}");
         assert_eq!(coloured.matches("first").count(), 8);
-    }
-
-    #[test]
-    fn a_name_that_a_terminal_would_act_on_is_quoted() {
-        assert_eq!(shown("a b"), "a b");
-        assert_eq!(shown("a\u{1b}[2J"), "\"a\\u{1b}[2J\"");
     }
 
     #[test]

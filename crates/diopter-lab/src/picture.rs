@@ -9,7 +9,7 @@ use crate::relative::{Glance, Place, glances};
 use crate::table;
 use diopter_bench::document::{Bench, Job};
 use diopter_bench::number::count;
-use diopter_bench::untrusted;
+use diopter_text::untrusted;
 
 /// Width of a file system's panel without its labels, and of these.
 const PLOT_WIDTH: f64 = 300.0;

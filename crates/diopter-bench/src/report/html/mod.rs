@@ -4,9 +4,10 @@
 mod cell;
 mod model;
 
+use diopter_text::untrusted;
+
 use crate::compare::Comparison;
 use crate::document::Bench;
-use crate::untrusted;
 use model::Page;
 
 const PAGE: &str = include_str!("../../../assets/report.html");

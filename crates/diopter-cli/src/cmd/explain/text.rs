@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use diopter_text::untrusted;
+
 use super::document::{Bio, Explain};
 use crate::cmd::finding::number;
 use crate::cmd::layout::Layout;
-use crate::output::{self, Look, Side, Table, put};
+use crate::output::{Look, Side, Table, put};
 use crate::size::size_text;
 
 /// Limit of the rows of a table; the document has all.
@@ -31,7 +33,7 @@ pub fn of(document: &Explain, look: &Look) -> String {
         "request",
         &format!("{op} {length} at offset {offset}, memory at {address:#x}"),
     );
-    entry(&mut text, "name", &output::shown(name));
+    entry(&mut text, "name", &untrusted::name(name));
     if let Some(image) = &document.image {
         text.push_str(&image.text(INDENT, look));
     }

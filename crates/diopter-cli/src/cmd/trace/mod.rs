@@ -6,8 +6,8 @@ mod text;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use diopter_bench::untrusted;
 use diopter_bench::whole::Output;
+use diopter_text::untrusted;
 use diopter_trace::RecordOptions;
 use diopter_trace::document::Summary;
 use diopter_trace::html::page;
@@ -17,7 +17,7 @@ use diopter_trace::summary::summary;
 
 use crate::args::{TraceArgs, TraceFormat};
 use crate::log;
-use crate::output::{self, Look, TRACE_FAILED};
+use crate::output::{Look, TRACE_FAILED};
 
 /// Why there is no report: the exit status and the message.
 struct Failure {
@@ -117,6 +117,6 @@ impl Place {
 }
 
 fn failure(path: &Path, what: &str, error: &io::Error) -> Failure {
-    let name = output::shown(&path.display().to_string());
+    let name = untrusted::name(&path);
     Failure::own(format!("{what} {name}: {error}; name a file that can be written"))
 }

@@ -1,11 +1,12 @@
 //! The document of `dio trace` as one screen of text: warnings about the data, findings, where
 //! completions ran, where the time was spent, the files.
 
+use diopter_text::untrusted;
 use diopter_trace::document::{Finding, PhaseLatency, Severity, Summary};
 use diopter_trace::findings::time_text;
 
 use crate::cmd::finding::number;
-use crate::output::{self, Look, Side, Table, Tone, put};
+use crate::output::{Look, Side, Table, Tone, put};
 use crate::size::size_text;
 
 /// Column in which values begin.
@@ -51,7 +52,7 @@ pub fn of(document: &Summary, look: &Look) -> String {
 }
 
 fn title(document: &Summary) -> String {
-    output::shown(&document.command.join(" "))
+    untrusted::name(&document.command.join(" "))
 }
 
 fn overview(document: &Summary) -> String {
@@ -209,7 +210,7 @@ fn files(document: &Summary) -> Table {
             file.total_ns.as_ref().map_or("unknown".to_owned(), |total| time_text(pick(total)))
         };
         table.row(vec![
-            output::shown(&file.path),
+            untrusted::name(&file.path),
             file.file_system.clone(),
             file.requests.to_string(),
             short_size(file.bytes),
