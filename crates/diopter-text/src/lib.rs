@@ -1,4 +1,5 @@
 //! The text of diopter's commands. [`untrusted`] escapes names and documents of other users.
+//! With the feature `terminal`, [`Table`] and [`wrapped`] fit text into the width of a terminal.
 //!
 //! ```
 //! use diopter_text::untrusted;
@@ -11,3 +12,13 @@
 #![warn(missing_docs)]
 
 pub mod untrusted;
+
+#[cfg(feature = "terminal")]
+mod table;
+#[cfg(feature = "terminal")]
+mod wrap;
+
+#[cfg(feature = "terminal")]
+pub use table::{GAP, Lines, Side, Table};
+#[cfg(feature = "terminal")]
+pub use wrap::wrapped;

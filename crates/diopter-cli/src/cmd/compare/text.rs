@@ -2,9 +2,9 @@
 
 use diopter_bench::compare::{ComparedRow, Comparison, Interval, Metric, Pairing, Verdict};
 use diopter_bench::document::Direction;
-use diopter_text::untrusted;
+use diopter_text::{Side, Table, untrusted};
 
-use crate::output::{Look, Side, Table, Tone, put};
+use crate::output::{Look, Tone, put};
 
 /// Limit of the rows of a table, and of the lines of a list; the JSON document has all.
 const ROWS_MAX: usize = 400;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use diopter_text::untrusted;
+use diopter_text::{Side, Table, untrusted};
 
 use super::document::{Bio, Explain};
 use crate::cmd::finding::number;
 use crate::cmd::layout::Layout;
-use crate::output::{Look, Side, Table, put};
+use crate::output::{Look, put};
 use crate::size::size_text;
 
 /// Limit of the rows of a table; the document has all.

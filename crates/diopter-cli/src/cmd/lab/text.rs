@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use diopter_lab::between::{Bisection, Metric};
 use diopter_lab::bisect::Verdict;
 use diopter_lab::listing::{KernelList, SeriesEntry};
-use diopter_text::untrusted;
+use diopter_text::{Side, Table, untrusted};
 
-use crate::output::{Look, Side, Table, put};
+use crate::output::{Look, put};
 use crate::size::size_text;
 
 const INDENT: usize = 12;

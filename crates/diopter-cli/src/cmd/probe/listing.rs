@@ -1,10 +1,10 @@
 //! `dio probe` for an unmounted file system, as text: its facts, and a listing as in ls(1).
 
-use diopter_text::untrusted;
+use diopter_text::{Side, Table, untrusted};
 
 use super::document::{ListedEntry, Listing, ProbedImage, ProbedNode};
 use crate::cmd::finding::number;
-use crate::output::{Look, Side, Table, Tone, put};
+use crate::output::{Look, Tone, put};
 use crate::size::size_text;
 
 /// Limit of the names shown; the document has more.

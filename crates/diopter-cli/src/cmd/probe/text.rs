@@ -1,11 +1,11 @@
 //! The document of `dio probe` as text. Sizes have their unit too.
 
-use diopter_text::untrusted;
+use diopter_text::{Side, Table, untrusted};
 
 use super::document::{Ability, Device, Direct, Document, Extents, Name, ProbedObject};
 use super::listing;
 use crate::cmd::finding::{self, number};
-use crate::output::{Look, Side, Table, Tone, put};
+use crate::output::{Look, Tone, put};
 use crate::size::size_text;
 
 /// Column in which values begin.

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use diopter_layouts::layout::{Layout, ObjectKind};
-use diopter_text::untrusted;
+use diopter_text::{Side, Table, untrusted};
 
 use super::document::{Stripe, StripeObject};
 use crate::cmd::finding::{self, number};
-use crate::output::{Look, Side, Table, Tone, put};
+use crate::output::{Look, Tone, put};
 use crate::size::size_text;
 
 /// Limit of the objects shown; the document has all, and findings name faulty ones.

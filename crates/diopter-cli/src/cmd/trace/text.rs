@@ -1,12 +1,12 @@
 //! The document of `dio trace` as one screen of text: warnings about the data, findings, where
 //! completions ran, where the time was spent, the files.
 
-use diopter_text::untrusted;
+use diopter_text::{Side, Table, untrusted};
 use diopter_trace::document::{Finding, PhaseLatency, Severity, Summary};
 use diopter_trace::findings::time_text;
 
 use crate::cmd::finding::number;
-use crate::output::{Look, Side, Table, Tone, put};
+use crate::output::{Look, Tone, put};
 use crate::size::size_text;
 
 /// Column in which values begin.
