@@ -1,5 +1,6 @@
 //! The text of diopter's commands. [`untrusted`] escapes names and documents of other users.
-//! With the feature `terminal`, [`Table`] and [`wrapped`] fit text into the width of a terminal.
+//! With the feature `terminal`, [`Table`] and [`wrapped`] fit text into the width of a terminal; with
+//! `pages`, [`Page`] is one HTML file that a browser shows without a network.
 //!
 //! ```
 //! use diopter_text::untrusted;
@@ -13,11 +14,15 @@
 
 pub mod untrusted;
 
+#[cfg(feature = "pages")]
+mod page;
 #[cfg(feature = "terminal")]
 mod table;
 #[cfg(feature = "terminal")]
 mod wrap;
 
+#[cfg(feature = "pages")]
+pub use page::Page;
 #[cfg(feature = "terminal")]
 pub use table::{GAP, Lines, Side, Table};
 #[cfg(feature = "terminal")]

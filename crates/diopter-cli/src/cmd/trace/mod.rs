@@ -57,7 +57,7 @@ fn try_run(args: &TraceArgs, look: &Look) -> Result<u8, Failure> {
     let trace = record(args)?;
     let document = summary(&trace);
     if let Some(html) = html {
-        html.write(untrusted::page(&page(&trace, &document)).as_bytes())?;
+        html.write(page(&trace, &document).as_bytes())?;
     }
     let look = if output.is_some() { Look { is_coloured: false, ..*look } } else { *look };
     let report = match format {
