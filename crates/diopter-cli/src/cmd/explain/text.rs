@@ -311,7 +311,7 @@ mod tests {
     use crate::cmd::explain::document::{
         Alignment, Backend, Completion, Extent, PolicyNames, RouteBytes,
     };
-    use crate::golden_file;
+    use snapbox::{assert_data_eq, file};
 
     const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
@@ -417,13 +417,13 @@ mod tests {
     #[test]
     fn a_request_across_a_boundary_is_reported_as_it_was() {
         let text = of(&across_a_boundary(), &LOOK);
-        golden_file::check(&golden_file::golden("explain-boundary.txt"), &text);
+        assert_data_eq!(text, file!["../../../tests/golden/explain-boundary.txt"].raw());
     }
 
     #[test]
     fn a_request_in_many_pieces_is_reported_as_it_was_and_cut() {
         let text = of(&in_many_pieces(), &LOOK);
-        golden_file::check(&golden_file::golden("explain-pieces.txt"), &text);
+        assert_data_eq!(text, file!["../../../tests/golden/explain-pieces.txt"].raw());
     }
 
     #[test]

@@ -247,7 +247,7 @@ mod tests {
 
     use super::*;
     use crate::cmd::probe::document;
-    use crate::golden_file;
+    use snapbox::{assert_data_eq, file};
 
     const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
@@ -382,7 +382,7 @@ mod tests {
     fn names_are_reported_as_they_were() {
         let judged = |facts: Facts| document::name_of(&Probe { findings: findings(&facts), facts });
         let text = of(&Document::of([file(), device()].map(judged).into()), &LOOK);
-        golden_file::check(&golden_file::golden("probe.txt"), &text);
+        assert_data_eq!(text, file!["../../../tests/golden/probe.txt"].raw());
     }
 
     #[test]
@@ -390,6 +390,6 @@ mod tests {
         let facts = Facts { queue: None, size: Some(1 << 30), ..striped() };
         let name = document::name_of(&Probe { findings: findings(&facts), facts });
         let text = of(&Document::of(vec![name]), &LOOK);
-        golden_file::check(&golden_file::golden("probe-striped.txt"), &text);
+        assert_data_eq!(text, file!["../../../tests/golden/probe-striped.txt"].raw());
     }
 }

@@ -246,7 +246,7 @@ fn bar(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::golden_file;
+    use snapbox::{assert_data_eq, file};
 
     const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_report_is_as_it_was() {
-        golden_file::check(&golden_file::golden("trace.txt"), &of(&document(), &LOOK));
+        assert_data_eq!(of(&document(), &LOOK), file!["../../../tests/golden/trace.txt"].raw());
     }
 
     #[test]
