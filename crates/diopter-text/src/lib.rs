@@ -1,5 +1,5 @@
-//! The text of diopter's commands. [`untrusted`] escapes names and documents of other users.
-//! With the feature `terminal`, [`Table`] and [`wrapped`] fit text into the width of a terminal; with
+//! The text of diopter's commands. [`untrusted`] escapes names and documents of other users. With
+//! the feature `terminal`, [`Table`] and [`wrapped`] fit text into the width of a terminal; with
 //! `pages`, [`Page`] is one HTML file that a browser shows without a network.
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! What `dio` generates from its command line: help, the version, schemas, man pages, completions.
+//! Tests of what `dio` generates: help, the version, schemas, man pages, completions.
 
 use std::path::Path;
 
