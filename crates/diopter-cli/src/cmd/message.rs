@@ -12,7 +12,7 @@ pub fn message_about(name: &Path, error: &Error) -> String {
     match image_path::split(name) {
         Some(name) if matches!(error, Error::Image(_) | Error::Setup(_)) => {
             let (cause, remedy) = image_path::cause_and_remedy(error);
-            let shown = untrusted::name(&image_path::shown(&name.image, &name.path));
+            let shown = untrusted::name(image_path::shown(&name.image, &name.path));
             format!("{shown}: {cause}; {remedy}")
         }
         _ => message_of(error),

@@ -105,7 +105,7 @@ fn differences(comparison: &Comparison, column: usize, look: &Look) -> String {
         Table::new(&[("other differences", Side::Left), ("base", Side::Left), ("new", Side::Left)]);
     for difference in own.iter().take(ROWS_MAX) {
         let shown = [&difference.field, &difference.base, &difference.new];
-        table.row(shown.map(|text| untrusted::name(text)).to_vec());
+        table.row(shown.map(untrusted::name).to_vec());
     }
     look.table(2, &table)
 }

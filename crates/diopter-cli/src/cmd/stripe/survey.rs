@@ -181,7 +181,7 @@ fn left_over(layout: &Layout) -> Option<FindingText> {
     let left = left.iter().filter(|path| !id_of(path).is_some_and(|id| used.contains(&id)));
     let name = |path: &PathBuf| {
         let path = path.strip_prefix(&home).unwrap_or(path);
-        untrusted::name(&path)
+        untrusted::name(path)
     };
     let mut names: Vec<String> = left.map(name).collect();
     names.sort();

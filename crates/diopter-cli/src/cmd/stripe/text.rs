@@ -63,13 +63,13 @@ pub fn of_adoption(name: &Path, layout: &Layout) -> String {
     let manifest = layout.manifest();
     let (uuid, owner) = (manifest.uuid().hyphenated(), layout.owner());
     let mut text = String::new();
-    let name = untrusted::name(&name);
+    let name = untrusted::name(name);
     put(&mut text, &format!("{name}: manifest of user {owner}, layout {uuid}"));
     for (index, object) in manifest.objects().iter().enumerate() {
-        let path = untrusted::name(&layout.object_path(object));
+        let path = untrusted::name(layout.object_path(object));
         let kind = match &object.kind {
             ObjectKind::File { .. } => "file".to_owned(),
-            ObjectKind::Device(device) => untrusted::name(&format!("device {device}")),
+            ObjectKind::Device(device) => untrusted::name(format!("device {device}")),
         };
         put(&mut text, &format!("  {index}  {path}  ({kind})"));
     }

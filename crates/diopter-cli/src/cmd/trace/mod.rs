@@ -117,6 +117,6 @@ impl Place {
 }
 
 fn failure(path: &Path, what: &str, error: &io::Error) -> Failure {
-    let name = untrusted::name(&path);
+    let name = untrusted::name(path);
     Failure::own(format!("{what} {name}: {error}; name a file that can be written"))
 }

@@ -52,7 +52,7 @@ pub fn of(document: &Summary, look: &Look) -> String {
 }
 
 fn title(document: &Summary) -> String {
-    untrusted::name(&document.command.join(" "))
+    untrusted::name(document.command.join(" "))
 }
 
 fn overview(document: &Summary) -> String {
