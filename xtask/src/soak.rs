@@ -192,6 +192,8 @@ pub const CAMPAIGNS: &[Campaign] = &[
 const BLESSED: &[&[&str]] = &[
     &["-p", "diopter", "--test", "all", "plan::"],
     &["-p", "diopter-bench", "--test", "report"],
+    &["-p", "diopter-images", "--lib", "xfs::"],
+    &["-p", "diopter-trace", "--lib", "summary::"],
     &["-p", "diopter-cli", "--tests"],
 ];
 
@@ -275,7 +277,7 @@ pub fn bless() -> Outcome {
     let mut all_passed = true;
     for target in BLESSED {
         let mut command = repo::cargo();
-        command.arg("test").args(*target).env("DIOPTER_BLESS", "1");
+        command.arg("test").args(*target).env("SNAPSHOTS", "overwrite");
         println!("   {}", run::shown(&command));
         all_passed &= run::to_the_end(&mut command)?.0;
     }

@@ -15,7 +15,6 @@
 mod named;
 pub mod number;
 pub mod statistics;
-pub mod untrusted;
 pub mod whole;
 
 pub mod document;

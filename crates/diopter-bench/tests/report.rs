@@ -2,17 +2,23 @@
 
 #[path = "report/documents.rs"]
 mod documents;
-#[path = "../../diopter-cli/tests/golden_file/mod.rs"]
-mod golden_file;
+
+use std::path::Path;
 
 use diopter_bench::compare::{self, Named, Settings, Verdict};
 use diopter_bench::document::Bench;
 use diopter_bench::report::{self, TextStyle};
+use snapbox::{Data, assert_data_eq};
 
 const PLAIN: TextStyle = TextStyle { columns: 100, is_coloured: false };
 
 fn text_of(bench: &Bench, style: TextStyle) -> String {
     report::text(bench, Some(&documents::compared(bench)), style)
+}
+
+fn golden(name: &str) -> Data {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    Data::read_from(&directory.join(name), None).raw()
 }
 
 #[test]
@@ -23,8 +29,7 @@ fn tables_of_a_terminal_are_as_they_were() {
         ("sweep", documents::sweep()),
         ("one-cell", documents::one_cell()),
     ] {
-        let golden = golden_file::golden(&format!("report-{name}.txt"));
-        golden_file::check(&golden, &text_of(&bench, PLAIN));
+        assert_data_eq!(text_of(&bench, PLAIN), golden(&format!("report-{name}.txt")));
     }
 }
 
@@ -34,14 +39,13 @@ fn tables_in_markdown_are_as_they_were() {
         [("regression", documents::regression()), ("awkward", documents::awkward())]
     {
         let message = report::markdown(&bench, Some(&documents::compared(&bench)));
-        golden_file::check(&golden_file::golden(&format!("report-{name}.md.txt")), &message);
+        assert_data_eq!(message, golden(&format!("report-{name}.md.txt")));
     }
 }
 
 #[test]
 fn lines_of_csv_are_as_they_were() {
-    let golden = golden_file::golden("report-awkward.csv");
-    golden_file::check(&golden, &report::csv(&documents::awkward()));
+    assert_data_eq!(report::csv(&documents::awkward()), golden("report-awkward.csv"));
 }
 
 #[test]
@@ -138,7 +142,7 @@ fn several_documents_are_rendered_as_columns_of_one() {
 
 #[test]
 fn the_vendored_libraries_are_those_of_their_list() {
-    let assets = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/vendor");
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/vendor");
     let list = std::fs::read_to_string(assets.join("README.md")).unwrap();
     for name in ["d3.min.js", "plot.min.js"] {
         let sum = blake3::hash(&std::fs::read(assets.join(name)).unwrap());

@@ -12,8 +12,7 @@ pub const LOG: &str = "DIOPTER_LOG";
 const NAMES: [&str; 2] = [BACKEND, LOG];
 
 /// Names that only the tests of this project read; valid, but without effect here.
-const TEST_NAMES: [&str; 9] = [
-    "DIOPTER_BLESS",
+const TEST_NAMES: [&str; 8] = [
     "DIOPTER_CHECK",
     "DIOPTER_HAVE",
     "DIOPTER_ORACLE_COUNT",

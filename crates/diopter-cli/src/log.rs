@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use diopter_bench::untrusted;
+use diopter_text::untrusted;
 use log::LevelFilter;
 
 pub use log::Level;

@@ -3,10 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
-#[path = "../tests/golden_file/mod.rs"]
-mod golden_file;
-
 mod env;
 mod log;
 mod output;

@@ -1,4 +1,4 @@
-//! Standard output: colours, the width of the terminal, tables, wrapped text, and the exit status
+//! Standard output: colours, the width of the terminal, and the exit status
 //! of a command whose output is lost.
 
 use std::borrow::Cow;
@@ -8,10 +8,8 @@ use std::io::{self, IsTerminal, Write};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::ColorChoice;
 use clap::builder::styling::{AnsiColor, Style};
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, presets};
-use diopter_bench::untrusted;
+use diopter_text::{Lines, Table, untrusted};
 use serde::Serialize;
-use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
 
 /// Success.
 pub const DONE: u8 = 0;
@@ -31,13 +29,6 @@ const WIDTH_DEFAULT: usize = 80;
 /// Limits of the width of wrapped text; a narrower terminal wraps the lines.
 const WIDTH_MIN: usize = 60;
 const WIDTH_MAX: usize = 100;
-/// Columns between those of a table.
-const GAP: u16 = 2;
-/// Columns that text needs in a table before numbers are folded too.
-const TEXT_MIN: usize = 8;
-/// Fills the line below the head of a table, which is not printed.
-const RULE: char = '=';
-
 /// The style of standard output.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
@@ -59,22 +50,6 @@ pub enum Tone {
     Warning,
     /// Something good.
     Good,
-}
-
-/// Alignment of a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// Words.
-    Left,
-    /// Numbers.
-    Right,
-}
-
-/// Rows below a head.
-#[derive(Clone, Debug)]
-pub struct Table {
-    columns: Vec<(&'static str, Side)>,
-    rows: Vec<Vec<String>>,
 }
 
 impl Look {
@@ -133,106 +108,18 @@ impl Look {
         entry
     }
 
-    /// Returns a table, indented. If it is wider than the terminal, it loses its columns without a
-    /// head (units and bars), then half of its gaps, then cells are folded.
+    /// Returns a table, indented, as wide as the terminal at most.
     pub fn table(&self, indent: usize, table: &Table) -> String {
-        let room = self.table_width.map(|width| width.saturating_sub(indent));
-        let fits = |table: &Table, gap: u16, text_max: usize| {
-            room.is_none_or(|room| table.width(usize::from(gap), text_max) <= room)
-        };
-        let narrow;
-        let table = if fits(table, GAP, usize::MAX) {
-            table
-        } else {
-            narrow = table.clone().without(str::is_empty);
-            &narrow
-        };
-        let must_fold = !fits(table, 1, usize::MAX) && fits(table, GAP, TEXT_MIN);
-        let gap = if must_fold || fits(table, GAP, usize::MAX) { GAP } else { 1 };
-        let has_whole_numbers = fits(table, gap, TEXT_MIN);
-        let mut drawn = comfy_table::Table::new();
-        drawn.load_style(presets::NOTHING.header_separator(LineStyle::none().fill(RULE)));
-        drawn.set_header(table.columns.iter().map(|(head, _)| *head));
-        drawn.add_rows(table.rows.iter());
-        if let Some(room) = room {
-            drawn.set_width(u16::try_from(room).unwrap_or(u16::MAX).saturating_add(gap));
-        }
-        drawn.set_content_arrangement(match room {
-            Some(_) => ContentArrangement::Dynamic,
-            None => ContentArrangement::Disabled,
-        });
-        for (at, (column, (_, side))) in drawn.column_iter_mut().zip(&table.columns).enumerate() {
-            // An empty column is drawn one wide.
-            column.set_padding((0, if table.is_blank(at) { gap - 1 } else { gap }));
-            column.set_cell_alignment(match side {
-                Side::Left => CellAlignment::Left,
-                Side::Right => CellAlignment::Right,
-            });
-            if *side == Side::Right && has_whole_numbers {
-                column.set_constraint(ColumnConstraint::ContentWidth);
-            }
-        }
-        let (mut text, mut is_head) = (String::new(), true);
-        for line in drawn.lines() {
-            let line = line.trim_end();
-            if is_head && line.starts_with(RULE) {
-                is_head = false;
-                continue;
-            }
-            let line = format!("{}{line}", " ".repeat(indent));
-            put(&mut text, &if is_head { self.paint(Tone::Head, &line) } else { line });
-        }
-        text
+        let Lines { head, rows } =
+            table.lines(self.table_width.map(|width| width.saturating_sub(indent)));
+        let head = head.iter().map(|line| self.paint(Tone::Head, &indented(indent, line)));
+        let rows = rows.iter().map(|line| indented(indent, line));
+        head.chain(rows).map(|line| line + "\n").collect()
     }
 }
 
-impl Table {
-    /// Returns an empty table with these columns.
-    pub fn new(columns: &[(&'static str, Side)]) -> Table {
-        Table { columns: columns.to_vec(), rows: Vec::new() }
-    }
-
-    /// Adds a row of as many cells as there are columns.
-    pub fn row(&mut self, cells: Vec<String>) {
-        assert_eq!(cells.len(), self.columns.len(), "a cell for every column");
-        self.rows.push(cells);
-    }
-
-    /// Removes the columns for whose head `is_dull` returns true.
-    pub fn without(mut self, is_dull: impl Fn(&str) -> bool) -> Table {
-        let kept: Vec<bool> = self.columns.iter().map(|(head, _)| !is_dull(head)).collect();
-        let keep = |at: usize| kept[at];
-        for row in &mut self.rows {
-            let mut at = 0..;
-            row.retain(|_| at.next().is_some_and(keep));
-        }
-        let mut at = 0..;
-        self.columns.retain(|_| at.next().is_some_and(keep));
-        self
-    }
-
-    fn is_blank(&self, at: usize) -> bool {
-        self.columns[at].0.is_empty() && self.rows.iter().all(|row| row[at].is_empty())
-    }
-
-    /// Returns the width of the table if text is folded at `text_max`.
-    fn width(&self, gap: usize, text_max: usize) -> usize {
-        let widths = self.columns.iter().enumerate().map(|(at, (head, side))| {
-            let cells = self.rows.iter().map(|row| row[at].chars().count());
-            let widest = cells.chain([head.chars().count()]).max().unwrap_or(0);
-            if *side == Side::Right { widest } else { widest.min(text_max) }
-        });
-        widths.sum::<usize>() + gap * self.columns.len().saturating_sub(1)
-    }
-}
-
-/// Returns a name for the terminal: quoted if it has control characters.
-pub fn shown(name: &str) -> String {
-    if !name.contains(untrusted::is_unsafe) {
-        return name.to_owned();
-    }
-    // Debug output leaves some characters that reorder text.
-    untrusted::text(&format!("{name:?}")).into_owned()
+fn indented(indent: usize, line: &str) -> String {
+    format!("{:indent$}{line}", "")
 }
 
 /// Returns the bytes of a name in base64 if it is not UTF-8, for a JSON document.
@@ -318,12 +205,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
         }
         joined.push_str(word);
     }
-    let options = textwrap::Options::new(width)
-        .break_words(false)
-        .word_separator(WordSeparator::AsciiSpace)
-        .word_splitter(WordSplitter::NoHyphenation)
-        .wrap_algorithm(WrapAlgorithm::FirstFit);
-    let lines = textwrap::wrap(&joined, options).into_iter();
+    let lines = diopter_text::wrapped(&joined, width, ["", ""]).into_iter();
     lines.map(|line| line.replace(NO_BREAK, " ")).collect()
 }
 
@@ -339,6 +221,7 @@ fn belongs_to_number(before: &str, word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diopter_text::Side;
 
     const PLAIN: Look = Look { is_coloured: false, width: 20, table_width: None };
 
@@ -358,55 +241,12 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_right_aligned_and_words_left_aligned() {
-        let mut table = Table::new(&[("n", Side::Right), ("word", Side::Left), ("m", Side::Right)]);
-        table.row(vec!["1".to_owned(), "a".to_owned(), "22".to_owned()]);
-        table.row(vec!["333".to_owned(), "longer".to_owned(), "4".to_owned()]);
-        let expected = "    n  word     m\n    1  a       22\n  333  longer   4\n";
-        assert_eq!(PLAIN.table(2, &table), expected);
-        let narrow = table.without(|head| head == "word");
-        assert_eq!(PLAIN.table(0, &narrow), "  n   m\n  1  22\n333   4\n");
-    }
-
-    #[test]
-    fn a_table_is_folded_at_the_width_of_the_terminal() {
-        let mut table = Table::new(&[("n", Side::Right), ("text", Side::Left)]);
-        table.row(vec!["18446744073709551615".to_owned(), "one two three ".repeat(8)]);
-        table.row(vec!["1".to_owned(), "y".repeat(90)]);
-        let narrow = Look::of_columns(false, Some(60)).table(2, &table);
-        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
-        assert!(narrow.contains("  18446744073709551615  one two three"), "{narrow}");
-        assert_eq!(narrow.matches('y').count(), 90);
-        assert!(Look::of_columns(false, None).table(2, &table).lines().count() == 3);
-    }
-
-    #[test]
-    fn a_table_that_is_too_wide_loses_its_units_and_gaps_before_it_is_folded() {
-        let mut table =
-            Table::new(&[("bytes", Side::Right), ("", Side::Left), ("text", Side::Left)]);
-        table.row(vec!["4096".to_owned(), "4 KiB".to_owned(), "t".repeat(52)]);
-        let lines = |columns| Look::of_columns(false, Some(columns)).table(0, &table);
-        assert!(lines(70).contains("4 KiB"), "{}", lines(70));
-        assert_eq!(lines(60), format!("bytes  text\n 4096  {}\n", "t".repeat(52)));
-        table.row(vec!["1".to_owned(), String::new(), "t".repeat(54)]);
-        let narrow = Look::of_columns(false, Some(60)).table(0, &table);
-        assert!(narrow.ends_with(&format!("    1 {}\n", "t".repeat(54))), "{narrow}");
-    }
-
-    #[test]
-    fn a_table_of_wide_numbers_is_folded_too() {
-        let mut table = Table::new(&[("first number", Side::Right); 8]);
-        table.row(vec!["1844674407370955".to_owned(); 8]);
-        let coloured = Look::of_columns(true, Some(80)).table(0, &table);
-        let lines: Vec<&str> = coloured.lines().collect();
-        assert!(lines.iter().all(|line| textwrap::core::display_width(line) <= 80), "{coloured}");
-        assert_eq!(coloured.matches("first").count(), 8);
-    }
-
-    #[test]
-    fn a_name_that_a_terminal_would_act_on_is_quoted() {
-        assert_eq!(shown("a b"), "a b");
-        assert_eq!(shown("a\u{1b}[2J"), "\"a\\u{1b}[2J\"");
+    fn a_table_is_indented_and_its_head_is_bold() {
+        let mut table = Table::new(&[("n", Side::Right), ("word", Side::Left)]);
+        table.row(vec!["333".to_owned(), "a".to_owned()]);
+        assert_eq!(PLAIN.table(2, &table), "    n  word\n  333  a\n");
+        let coloured = Look::of_columns(true, Some(60)).table(0, &table);
+        assert_eq!(coloured, "\u{1b}[1m  n  word\u{1b}[0m\n333  a\n");
     }
 
     #[test]

@@ -1,22 +1,18 @@
 //! `dio compare` as a script sees it: words, documents, exit statuses.
 
-mod golden_file;
+mod command_output;
 mod json_schema;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use command_output::Output;
 use diopter_bench::compare::noisy::{self, Noise};
 use diopter_bench::compare::{Settings, Verdict};
 use diopter_bench::document::{Bench, Warning, WarningKind};
 use diopter_testkit::env::{Capability, skip};
 use serde_json::Value;
-
-struct Output {
-    status: i32,
-    stdout: String,
-    stderr: String,
-}
+use snapbox::{assert_data_eq, file};
 
 /// A directory with recorded runs, in which commands run.
 struct Place(tempfile::TempDir);
@@ -42,12 +38,7 @@ impl Place {
     fn run(&self, line: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
         command.args(line.split(' ')).current_dir(self.0.path()).stdin(Stdio::null());
-        let output = command.env_clear().output().unwrap();
-        Output {
-            status: output.status.code().unwrap(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        Output::of(command.env_clear())
     }
 
     /// The message of a run that must be refused.
@@ -97,7 +88,7 @@ fn the_text_is_as_it_was() {
     place.record("worse.json", Noise::QUIET, 3, 0.9);
     let reported = place.run("compare base.json same.json worse.json");
     assert_eq!(reported.status, 1);
-    golden_file::check(&golden_file::golden("compare.txt"), &reported.stdout);
+    assert_data_eq!(reported.stdout, file!["golden/compare.txt"].raw());
     let reported = place.run(&format!(
         "compare {} {}",
         report("iomap-original-dio.json"),
@@ -107,8 +98,9 @@ fn the_text_is_as_it_was() {
     let dir = format!("{}/", Path::new(&report("x")).parent().unwrap().display());
     let shown = reported.stdout.replace(&dir, "");
     // Where lines of notes break depends on the length of the directory's name.
-    let shown: Vec<&str> = shown.lines().filter(|line| line.contains("write-4k")).collect();
-    golden_file::check(&golden_file::golden("compare-report.txt"), &shown.join("\n"));
+    let shown: Vec<&str> =
+        shown.split_inclusive('\n').filter(|line| line.contains("write-4k")).collect();
+    assert_data_eq!(shown.concat(), file!["golden/compare-report.txt"].raw());
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod bombs;
 #[path = "images/copy.rs"]
 mod copy;
+mod command_output;
 mod cp_support;
 #[path = "images/device.rs"]
 mod device;
@@ -21,19 +22,13 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use command_output::Output;
 use cp_support::{Capability, content, dir, skip};
 
 const MIB: u64 = 1 << 20;
 
 /// Bytes of `/big`: the direct blocks, two whole indirect groups of 4 KiB blocks, and more.
 const BIG: u64 = 9 * MIB;
-
-/// The output of a command.
-struct Output {
-    status: i32,
-    stdout: String,
-    stderr: String,
-}
 
 /// A directory with `image`, and `tree`, the files that were put into it.
 struct Place(tempfile::TempDir);
@@ -97,12 +92,7 @@ impl Place {
     fn run(&self, line: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
         command.args(line.split(' ')).current_dir(self.0.path()).stdin(Stdio::null());
-        let output = command.env_clear().output().unwrap();
-        Output {
-            status: output.status.code().unwrap(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        Output::of(command.env_clear())
     }
 
     /// Returns the output of a run that must succeed without a message.

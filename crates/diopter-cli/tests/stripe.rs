@@ -1,20 +1,17 @@
 //! `dio stripe`, and what `dio explain` and `dio probe` report on striped files. What `dio cp` does
 //! with them is in the tests of its name.
 
+mod command_output;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use command_output::Output;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-
-struct Output {
-    status: i32,
-    stdout: String,
-    stderr: String,
-}
 
 /// A directory below cargo's own, which is on a disk where /tmp may not be, in which commands run.
 struct Place(tempfile::TempDir);
@@ -31,12 +28,7 @@ impl Place {
     fn run(&self, line: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
         command.args(line.split(' ')).current_dir(self.0.path()).stdin(Stdio::null());
-        let output = command.env_clear().output().unwrap();
-        Output {
-            status: output.status.code().unwrap(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        Output::of(command.env_clear())
     }
 
     /// Returns the output of a run that must succeed without a message.

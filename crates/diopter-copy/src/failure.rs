@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use diopter::Errno;
 use diopter::layouts::LayoutError;
+use diopter_text::untrusted;
 
 use crate::stop::Signal;
 
@@ -87,7 +88,7 @@ impl Failure {
             failure.cause = format!("{} at bytes {}", error.errno, error.range);
             let object = error.object().and_then(|it| Some((it.path.clone()?, it.offset)));
             if let Some((path, offset)) = &object {
-                let cause = format!(", byte {offset} of its object {}", shown(path));
+                let cause = format!(", byte {offset} of its object {}", untrusted::name(path));
                 failure.cause.push_str(&cause);
             }
             let (offset, length) = (error.range.start(), error.range.length());
@@ -115,7 +116,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Failure { what, on, cause, remedy, .. } = self;
-        write!(f, "{what} failed on {}: {cause}; {remedy}", shown(on))
+        write!(f, "{what} failed on {}: {cause}; {remedy}", untrusted::name(on))
     }
 }
 
@@ -131,7 +132,7 @@ impl fmt::Display for Mismatch {
             f,
             "verify failed on {}: the source has BLAKE3 {source}, what was read back has {target}; \
              {now}: look for a failing disk or memory, and copy again",
-            shown(&self.target)
+            untrusted::name(&self.target)
         )
     }
 }
@@ -140,39 +141,6 @@ impl From<Failure> for Stop {
     fn from(failure: Failure) -> Stop {
         Stop::Failed(failure)
     }
-}
-
-/// Returns a path for a message: as it is, or quoted if it holds characters that a terminal acts
-/// on.
-pub fn shown(path: &Path) -> String {
-    let text = path.display().to_string();
-    if !text.contains(is_unsafe) {
-        return text;
-    }
-    let mut quoted = String::new();
-    for character in format!("{path:?}").chars() {
-        match character {
-            _ if is_unsafe(character) => quoted.extend(character.escape_unicode()),
-            _ => quoted.push(character),
-        }
-    }
-    quoted
-}
-
-/// Returns true if a terminal acts on a character, or if it changes how its neighbours are read.
-fn is_unsafe(character: char) -> bool {
-    character.is_control()
-        || matches!(
-            character,
-            '\u{61c}'
-                | '\u{180e}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e007f}'
-        )
 }
 
 fn remedy_of(errno: Errno) -> &'static str {
@@ -215,12 +183,6 @@ mod tests {
             failure.to_string(),
             "opening failed on a/b: No such file or directory (ENOENT); check the path"
         );
-    }
-
-    #[test]
-    fn a_name_that_a_terminal_would_act_on_is_quoted() {
-        assert_eq!(shown(Path::new("plain name")), "plain name");
-        assert_eq!(shown(Path::new("bad\u{1b}[2Jname")), "\"bad\\u{1b}[2Jname\"");
     }
 
     #[test]

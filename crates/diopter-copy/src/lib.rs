@@ -77,7 +77,7 @@ mod tree;
 
 mod run;
 
-pub use failure::{FailedPlace, Failure, Mismatch, shown};
+pub use failure::{FailedPlace, Failure, Mismatch};
 pub use observer::{Notice, Observer, Pass};
 pub use options::{Options, Reflink, Sparse};
 pub use preserve::{Attribute, Preserve};

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::failure::{Failure, Mismatch, shown};
+use diopter_text::untrusted;
+
+use crate::failure::{Failure, Mismatch};
 
 /// One pass over the bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +42,7 @@ impl fmt::Display for Notice<'_> {
             Notice::Failed(failure) => failure.fmt(f),
             Notice::Differs(mismatch) => mismatch.fmt(f),
             Notice::Buffered { target, bytes, why } => {
-                let target = shown(target);
+                let target = untrusted::name(target);
                 write!(
                     f,
                     "verify read {bytes} bytes of {target} through the page cache ({why}), which \

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use diopter::engine::DepthReport;
+use diopter_text::untrusted;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::failure::{Failure, Mismatch, shown};
+use crate::failure::{Failure, Mismatch};
 use crate::flow::RouteTotals;
 use crate::stop::Signal;
 
@@ -199,12 +200,12 @@ impl Counts {
         let object = place.and_then(|place| place.object.as_ref());
         let entry = FailureReport {
             what: failure.what.to_owned(),
-            path: shown(&failure.on),
+            path: untrusted::name(&failure.on),
             cause: failure.cause.clone(),
             remedy: failure.remedy.clone(),
             offset: place.map(|place| place.offset),
             length: place.map(|place| place.length),
-            object: object.map(|(path, _)| shown(path)),
+            object: object.map(|(path, _)| untrusted::name(path)),
             object_offset: object.map(|(_, offset)| *offset),
         };
         if self.is_listed(self.failures.len(), entry.path.len()) {
@@ -216,7 +217,7 @@ impl Counts {
     pub fn note_mismatch(&mut self, mismatch: &Mismatch, is_direct: bool) {
         self.differing += 1;
         let entry = VerifyReport {
-            path: shown(&mismatch.target),
+            path: untrusted::name(&mismatch.target),
             is_same: false,
             source_blake3: mismatch.source_hash.to_string(),
             target_blake3: mismatch.target_hash.to_string(),
@@ -230,7 +231,7 @@ impl Counts {
     /// Counts a file whose content is the same.
     pub fn note_verified(&mut self, target: &std::path::Path, hash: blake3::Hash, is_direct: bool) {
         let entry = VerifyReport {
-            path: shown(target),
+            path: untrusted::name(target),
             is_same: true,
             source_blake3: hash.to_string(),
             target_blake3: hash.to_string(),

@@ -6,7 +6,7 @@
 //!
 //! What is measured: [`matrix`] is the jobs, [`guest`] how a guest does them and what it reports,
 //! [`measure`] and [`contexts`] the figures, [`run`] all boots, and [`results`] the document. From
-//! the document alone [`relative`] makes what a table or [`picture`] shows.
+//! the document alone [`relative`] makes what a table shows; its page is that of any report.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "not promised to users: a name that says it all has no comment")]
@@ -37,7 +37,6 @@ pub mod run;
 pub mod results;
 pub mod relative;
 pub mod table;
-pub mod picture;
 pub mod listing;
 pub mod bisect;
 pub mod between;

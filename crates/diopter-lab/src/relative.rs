@@ -1,5 +1,5 @@
 //! The summary of a document of several kernels: each cell relative to its row's first, with
-//! the context of its completions. Made from the document alone; tables and the picture show it.
+//! the context of its completions. Made from the document alone; tables show it.
 
 use crate::results::iops_of;
 use diopter_bench::document::{Bench, Cell, Contexts, Sample};

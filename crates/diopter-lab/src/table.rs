@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
+use diopter_text::{Side, Table};
 
 use crate::matrix::shown;
 use crate::relative::{Glance, Place, glances};
@@ -37,23 +37,15 @@ pub fn text(bench: &Bench) -> String {
     text
 }
 
-fn table(bench: &Bench, rows: &[Vec<Glance>], reported: fn(usize, &Glance) -> String) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    let heads = bench.columns.iter().map(|column| column.label.clone());
-    table.set_header([String::from("job")].into_iter().chain(heads));
+fn table(bench: &Bench, rows: &[Vec<Glance>], cell: fn(usize, &Glance) -> String) -> String {
+    let heads = bench.columns.iter().map(|column| (column.label.as_str(), Side::Right));
+    let heads: Vec<(&str, Side)> = [("job", Side::Left)].into_iter().chain(heads).collect();
+    let mut table = Table::new(&heads);
     for (row, glances) in bench.rows.iter().zip(rows) {
-        let cells = glances.iter().enumerate().map(|(at, glance)| reported(at, glance));
-        table.add_row([row.job.name.clone()].into_iter().chain(cells));
+        let cells = glances.iter().enumerate().map(|(at, glance)| cell(at, glance));
+        table.row([row.job.name.clone()].into_iter().chain(cells).collect());
     }
-    for (at, column) in table.column_iter_mut().enumerate() {
-        column.set_constraint(ColumnConstraint::ContentWidth);
-        column.set_padding(if at == 0 { (0, 1) } else { (1, 1) });
-        let side = if at == 0 { CellAlignment::Left } else { CellAlignment::Right };
-        column.set_cell_alignment(side);
-    }
-    let lines = table.to_string();
-    lines.lines().fold(String::new(), |text, line| text + line.trim_end() + "\n")
+    table.to_string()
 }
 
 fn relative(at: usize, glance: &Glance) -> String {

@@ -190,6 +190,7 @@ pub const LANES: &[Lane] = &[
             check(&["run", "-p", "diopter", "--example", "many_in_flight"]),
             check(&["run", "-p", "diopter", "--example", "futures"]),
             check(&["run", "-p", "diopter-copy", "--example", "copy_file"]),
+            check(&["run", "-p", "diopter-text", "--example", "escape"]),
             Step {
                 variables: &[("RUSTDOCFLAGS", "-Dwarnings")],
                 ..check(&["doc", "--workspace", "--no-deps", "--all-features"])

@@ -1,11 +1,12 @@
 //! Formats one line for each cell and round, for programs that read tables. The header only ever
 //! grows at its end. A cell without rounds has one line, with its failure.
 
+use diopter_text::untrusted;
+
 use super::label::Labels;
 use crate::document::{
     Bench, Cell, Contexts, Direction, DirectionSample, Latency, RouteSample, Row, Sample, Span,
 };
-use crate::untrusted;
 
 /// Columns that identify the cell.
 const PLACE: [&str; 17] = [

@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{Table, presets};
-use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
+use diopter_text::{GAP, Side, Table, wrapped};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::summary::Summary;
@@ -13,8 +12,6 @@ use crate::document::Bench;
 
 /// Longest name of a line, so that figures have room.
 const NAME_COLUMNS_MAX: usize = 30;
-/// Width of the gap between two columns.
-const GAP: usize = 2;
 
 /// Precedes a verdict until it is coloured. It has no width, and names lose it.
 const MARK: char = '\u{200b}';
@@ -62,14 +59,7 @@ fn put_wrapped(text: &mut String, paragraph: &str, style: TextStyle) {
     let words = paragraph.trim_start();
     let indent = " ".repeat(paragraph.len() - words.len());
     let hanging = format!("{indent}  ");
-    let options = Options::new(style.columns)
-        .initial_indent(&indent)
-        .subsequent_indent(&hanging)
-        .break_words(false)
-        .word_separator(WordSeparator::AsciiSpace)
-        .word_splitter(WordSplitter::NoHyphenation)
-        .wrap_algorithm(WrapAlgorithm::FirstFit);
-    textwrap::wrap(words, options).iter().for_each(|line| put(text, line));
+    wrapped(words, style.columns, [&indent, &hanging]).iter().for_each(|line| put(text, line));
 }
 
 fn put_list(text: &mut String, title: &str, lines: &[String], style: TextStyle) {
@@ -93,6 +83,7 @@ fn put_block(text: &mut String, block: &Block, style: TextStyle) {
     let names = [block.corner].into_iter().chain(block.lines.iter().map(|(name, _)| name.as_str()));
     let names: Vec<String> = names.map(|name| clipped(name, NAME_COLUMNS_MAX)).collect();
     let columns: Vec<Vec<String>> = (0..block.heads.len()).map(|at| column(block, at)).collect();
+    let gap = usize::from(GAP);
     let mut at = 0;
     while at < columns.len() {
         if at > 0 {
@@ -101,20 +92,17 @@ fn put_block(text: &mut String, block: &Block, style: TextStyle) {
         let mut room = style.columns.saturating_sub(width(&names));
         let mut end = at;
         // At least one column, however narrow the terminal.
-        while end < columns.len() && (end == at || width(&columns[end]) + GAP <= room) {
-            room = room.saturating_sub(width(&columns[end]) + GAP);
+        while end < columns.len() && (end == at || width(&columns[end]) + gap <= room) {
+            room = room.saturating_sub(width(&columns[end]) + gap);
             end += 1;
         }
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        for (line, name) in names.iter().enumerate() {
-            table.add_row([name].into_iter().chain(columns[at..end].iter().map(|one| &one[line])));
+        let columns = || [&names].into_iter().chain(&columns[at..end]);
+        let heads: Vec<_> = columns().map(|one| (one[0].as_str(), Side::Left)).collect();
+        let mut table = Table::new(&heads);
+        for line in 1..names.len() {
+            table.row(columns().map(|one| one[line].clone()).collect());
         }
-        for (place, column) in table.column_iter_mut().enumerate() {
-            column.set_padding((if place == 0 { 0 } else { 2 }, 0));
-        }
-        writeln!(text, "{}", coloured(&table.trim_fmt(), style))
-            .expect("a string takes every line");
+        text.push_str(&coloured(&table.to_string(), style));
         at = end;
     }
 }

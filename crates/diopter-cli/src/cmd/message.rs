@@ -4,15 +4,15 @@ use std::path::Path;
 
 use diopter::{Errno, Error, SetupError};
 
-use crate::output;
 use diopter_copy::image_path;
+use diopter_text::untrusted;
 
 /// Returns the message of a library error about a name, also of one inside an image.
 pub fn message_about(name: &Path, error: &Error) -> String {
     match image_path::split(name) {
         Some(name) if matches!(error, Error::Image(_) | Error::Setup(_)) => {
             let (cause, remedy) = image_path::cause_and_remedy(error);
-            let shown = output::shown(&image_path::shown(&name.image, &name.path));
+            let shown = untrusted::name(image_path::shown(&name.image, &name.path));
             format!("{shown}: {cause}; {remedy}")
         }
         _ => message_of(error),
@@ -39,7 +39,7 @@ fn open_failed(path: &Path, errno: Errno, remedy: &str) -> String {
     } else {
         remedy
     };
-    format!("open {}: {errno}; {remedy}", output::shown(&name))
+    format!("open {}: {errno}; {remedy}", untrusted::name(&name))
 }
 
 /// Returns the remedy for an open error that has none. It never suggests `dio probe`, which uses

@@ -5,18 +5,16 @@ mod breakdown;
 mod data;
 mod parts;
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use diopter_text::Page;
+use maud::{Markup, html};
 
 use crate::document::Summary;
 use crate::model::Trace;
 use crate::sample::Sample;
 
 const STYLE: &str = include_str!("../../assets/trace.css");
-const SCRIPT: &str = include_str!("../../assets/trace.js");
-const TIMELINE: &str = include_str!("../../assets/trace_timeline.js");
-/// Nothing is loaded, from anywhere.
-const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
-                      img-src data:";
+const SCRIPTS: [&str; 2] =
+    [include_str!("../../assets/trace_timeline.js"), include_str!("../../assets/trace.js")];
 /// Seed of the requests that are shown by chance: the same trace gives the same page.
 const SEED: u64 = 1;
 
@@ -26,36 +24,19 @@ pub fn page(trace: &Trace, summary: &Summary) -> String {
     let sample = Sample::of(trace, summary, SEED);
     let data = data::of(trace, &sample);
     let title = format!("dio trace: {}", summary.command.join(" "));
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                link rel="icon" href="data:,";
-                title { (title) }
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                main {
-                    (parts::head(summary))
-                    (parts::findings(summary))
-                    (breakdown::section(trace, summary))
-                    (timeline(summary, &sample))
-                    (parts::completions(summary))
-                    (parts::files(summary))
-                    (parts::bios(summary))
-                    (parts::foot(summary))
-                }
-                script type="application/json" id="data" { (PreEscaped(in_script(&data))) }
-                script { (PreEscaped(TIMELINE)) }
-                script { (PreEscaped(SCRIPT)) }
-            }
+    let body = html! {
+        main {
+            (parts::head(summary))
+            (parts::findings(summary))
+            (breakdown::section(trace, summary))
+            (timeline(summary, &sample))
+            (parts::completions(summary))
+            (parts::files(summary))
+            (parts::bios(summary))
+            (parts::foot(summary))
         }
     };
-    page.into_string()
+    Page { title: &title, style: STYLE, body, data: &data, scripts: &SCRIPTS }.into_text()
 }
 
 fn timeline(summary: &Summary, sample: &Sample) -> Markup {
@@ -88,11 +69,6 @@ fn timeline(summary: &Summary, sample: &Sample) -> Markup {
             div #request-view aria-live="polite" {}
         }
     }
-}
-
-/// JSON that cannot end the element that it is in.
-fn in_script(json: &str) -> String {
-    json.replace('<', "\\u003c")
 }
 
 #[cfg(test)]

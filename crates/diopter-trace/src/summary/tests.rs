@@ -141,15 +141,8 @@ fn golden_job() -> Trace {
 
 #[test]
 fn the_document_is_as_it_was() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/trace.json");
-    let mut report = serde_json::to_string_pretty(&summary(&golden_job())).unwrap();
-    report.push('\n');
-    if std::env::var("DIOPTER_BLESS").is_ok_and(|value| value == "1") {
-        std::fs::write(path, report).unwrap();
-        return;
-    }
-    let kept = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(kept == report, "{path} differs; if that is meant: cargo xtask bless");
-    let read: Summary = serde_json::from_str(&kept).unwrap();
+    let text = serde_json::to_string_pretty(&summary(&golden_job())).unwrap() + "\n";
+    snapbox::assert_data_eq!(&text, snapbox::file!["../../tests/golden/trace.json"].raw());
+    let read: Summary = serde_json::from_str(&text).unwrap();
     assert_eq!(read, summary(&golden_job()));
 }

@@ -1,5 +1,5 @@
 //! Properties of plans (bios cover a range once, in order, aligned, within limits, across no
-//! boundary), and golden plans. `DIOPTER_BLESS=1` rewrites the golden files; read the diff.
+//! boundary), and golden plans. `cargo xtask bless` rewrites the golden files; read the diff.
 
 mod limits;
 mod older;
@@ -199,11 +199,7 @@ proptest! {
 
 fn golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/all/plan").join(name);
-    if std::env::var_os("DIOPTER_BLESS").is_some() {
-        std::fs::write(&path, text).expect("the golden file can be written");
-    }
-    let expected = std::fs::read_to_string(&path).expect("a golden file; bless to make it");
-    assert_eq!(text, expected, "{name}: `cargo xtask bless` rewrites it");
+    snapbox::assert_data_eq!(text, snapbox::Data::read_from(&path, None).raw());
 }
 
 #[test]

@@ -21,7 +21,7 @@ const CELLS_DETAILED_MAX: usize = 1000;
 const WARNING_PLACES_MAX: usize = 100;
 
 #[derive(Debug, Serialize)]
-pub(super) struct Page {
+pub(super) struct Report {
     title: String,
     made_by: String,
     started: String,
@@ -86,9 +86,9 @@ struct PageWarning {
     places: Vec<(usize, usize, String)>,
 }
 
-impl Page {
+impl Report {
     /// Builds the page of a document, with the results of its comparison.
-    pub(super) fn of(bench: &Bench, comparison: Option<&Comparison>) -> Page {
+    pub(super) fn of(bench: &Bench, comparison: Option<&Comparison>) -> Report {
         let figures = judged::figures_of(bench);
         let judgements = match comparison {
             Some(comparison) => Judgements::of(bench, comparison),
@@ -97,7 +97,7 @@ impl Page {
         let labels = Labels::of(&bench.rows);
         let mut notes = comparison.map(|all| judged::notes_of(bench, all)).unwrap_or_default();
         let series_points = cell::round_points_max(bench, CELLS_DETAILED_MAX, &mut notes);
-        let mut page = Page {
+        let mut page = Report {
             title: bench.title.clone(),
             made_by: bench.made_by.clone(),
             started: if bench.started_unix_ns == 0 {

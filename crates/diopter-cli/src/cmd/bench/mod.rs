@@ -20,7 +20,8 @@ use diopter_bench::bench::{assemble, round};
 use diopter_bench::compare::{self, Settings};
 use diopter_bench::document::Bench;
 use diopter_bench::report::{self, TextStyle};
-use diopter_bench::{untrusted, whole};
+use diopter_bench::whole;
+use diopter_text::untrusted;
 
 use crate::args::BenchArgs;
 use crate::log;

@@ -9,7 +9,7 @@ use diopter_bench::bench::journal::Reached;
 use diopter_bench::bench::plan::Plan;
 use diopter_bench::document::{Cell, Job, Sample};
 use diopter_bench::statistics::median;
-use diopter_bench::untrusted;
+use diopter_text::untrusted;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::log;

@@ -2,8 +2,9 @@
 
 use diopter_bench::compare::{ComparedRow, Comparison, Interval, Metric, Pairing, Verdict};
 use diopter_bench::document::Direction;
+use diopter_text::{Side, Table, untrusted};
 
-use crate::output::{self, Look, Side, Table, Tone, put};
+use crate::output::{Look, Tone, put};
 
 /// Limit of the rows of a table, and of the lines of a list; the JSON document has all.
 const ROWS_MAX: usize = 400;
@@ -13,7 +14,7 @@ pub fn of(comparison: &Comparison, look: &Look) -> String {
     for (at, column) in comparison.columns.iter().enumerate() {
         let Some(base) = column.base else { continue };
         let against = format!("{} against {}", column.label, comparison.columns[base].label);
-        put(&mut text, &look.paint(Tone::Head, &output::shown(&against)));
+        put(&mut text, &look.paint(Tone::Head, &untrusted::name(&against)));
         let rows: Vec<&ComparedRow> =
             comparison.rows.iter().filter(|row| row.column == at).collect();
         text.push_str(&judged(comparison, &rows, look));
@@ -45,7 +46,7 @@ fn judged(comparison: &Comparison, rows: &[&ComparedRow], look: &Look) -> String
     let mut doubts: Vec<(String, &str)> = Vec::new();
     for row in rows.iter().filter(|row| row.verdict.is_some()).take(ROWS_MAX) {
         let verdict = row.verdict.expect("filtered");
-        let job = output::shown(&comparison.jobs[row.job].name);
+        let job = untrusted::name(&comparison.jobs[row.job].name);
         if verdict == Verdict::Inconclusive {
             doubts.push((job.clone(), &row.reason));
         }
@@ -83,7 +84,7 @@ fn others(comparison: &Comparison, rows: &[&ComparedRow], look: &Look) -> String
     ]);
     for row in rows.iter().take(ROWS_MAX) {
         table.row(vec![
-            output::shown(&comparison.jobs[row.job].name),
+            untrusted::name(&comparison.jobs[row.job].name),
             metric(row),
             figure(row.metric, row.base_value),
             figure(row.metric, row.value),
@@ -104,7 +105,7 @@ fn differences(comparison: &Comparison, column: usize, look: &Look) -> String {
         Table::new(&[("other differences", Side::Left), ("base", Side::Left), ("new", Side::Left)]);
     for difference in own.iter().take(ROWS_MAX) {
         let shown = [&difference.field, &difference.base, &difference.new];
-        table.row(shown.map(|text| output::shown(text)).to_vec());
+        table.row(shown.map(untrusted::name).to_vec());
     }
     look.table(2, &table)
 }

@@ -7,8 +7,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use diopter_bench::untrusted;
-use diopter_copy::{Ended, Failure, Left, Report, shown};
+use diopter_copy::{Ended, Failure, Left, Report};
+use diopter_text::untrusted;
 
 use crate::args::CpOptions;
 use crate::log;
@@ -48,7 +48,7 @@ fn ending(ended: &Ended, has_resume: bool) -> String {
     let name = ended.signal.name();
     let remedy = match &ended.left {
         Left::PartlyWritten(target) => {
-            let target = shown(target);
+            let target = untrusted::name(target);
             return format!("ended by {name}: {target} is partly written; run the command again");
         }
         Left::Unchanged if has_resume => "run the same command again to continue",
@@ -70,20 +70,6 @@ fn conclude(options: &CpOptions, report: &Report, output: &mut dyn Write) -> u8 
             let failure = Failure::of_io("writing", Path::new("standard output"), &error);
             log::line(&format!("dio cp: {failure}"));
             report.exit_status.max(2)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_quoted_for_the_same_characters_as_other_text_is_escaped() {
-        for character in '\0'..=char::MAX {
-            let name = format!("a{character}b");
-            let is_quoted = shown(Path::new(&name)) != name;
-            assert_eq!(is_quoted, untrusted::is_unsafe(character), "{character:?}");
         }
     }
 }

@@ -5,7 +5,8 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
-use diopter_copy::{Notice, Observer, Pass, shown};
+use diopter_copy::{Notice, Observer, Pass};
+use diopter_text::untrusted;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::ProgressWhen;
@@ -70,7 +71,7 @@ impl Observer for Progress {
         if let Some(bar) = &self.bar {
             let name = path.file_name().map_or(path, Path::new);
             let doing = if pass == Pass::Verify { "verifying " } else { "" };
-            bar.set_message(format!("{doing}{}", shortened(&shown(name))));
+            bar.set_message(format!("{doing}{}", shortened(&untrusted::name(name))));
             if bar.length().unwrap_or(0) < self.base + bytes {
                 // A file has grown since the bytes were added up.
                 bar.set_length(self.base + bytes);

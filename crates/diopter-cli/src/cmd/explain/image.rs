@@ -12,6 +12,7 @@ use crate::args::{ExplainArgs, Operation};
 use crate::output::Look;
 use crate::size::size_text;
 use diopter_copy::image_path::{self, Inside, InsideName};
+use diopter_text::untrusted;
 
 /// The image that holds the file. `object_offset` is the offset in the image.
 #[derive(Serialize, JsonSchema)]
@@ -108,7 +109,7 @@ impl Image {
             "image",
             &format!(
                 "{}: {}, blocks of {}",
-                crate::output::shown(&self.path),
+                untrusted::name(&self.path),
                 self.format,
                 size_text(self.block_size)
             ),

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use diopter_text::{Side, Table, untrusted};
+
 use super::document::{Bio, Explain};
 use crate::cmd::finding::number;
 use crate::cmd::layout::Layout;
-use crate::output::{self, Look, Side, Table, put};
+use crate::output::{Look, put};
 use crate::size::size_text;
 
 /// Limit of the rows of a table; the document has all.
@@ -31,7 +33,7 @@ pub fn of(document: &Explain, look: &Look) -> String {
         "request",
         &format!("{op} {length} at offset {offset}, memory at {address:#x}"),
     );
-    entry(&mut text, "name", &output::shown(name));
+    entry(&mut text, "name", &untrusted::name(name));
     if let Some(image) = &document.image {
         text.push_str(&image.text(INDENT, look));
     }
@@ -309,7 +311,7 @@ mod tests {
     use crate::cmd::explain::document::{
         Alignment, Backend, Completion, Extent, PolicyNames, RouteBytes,
     };
-    use crate::golden_file;
+    use snapbox::{assert_data_eq, file};
 
     const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
@@ -415,13 +417,13 @@ mod tests {
     #[test]
     fn a_request_across_a_boundary_is_reported_as_it_was() {
         let text = of(&across_a_boundary(), &LOOK);
-        golden_file::check(&golden_file::golden("explain-boundary.txt"), &text);
+        assert_data_eq!(text, file!["../../../tests/golden/explain-boundary.txt"].raw());
     }
 
     #[test]
     fn a_request_in_many_pieces_is_reported_as_it_was_and_cut() {
         let text = of(&in_many_pieces(), &LOOK);
-        golden_file::check(&golden_file::golden("explain-pieces.txt"), &text);
+        assert_data_eq!(text, file!["../../../tests/golden/explain-pieces.txt"].raw());
     }
 
     #[test]

@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use diopter_bench::document::Bench;
+use diopter_bench::report;
 use diopter_lab::matrix::{self, Plan};
 use diopter_lab::results::{self, About};
 use diopter_lab::run::{self, BootProgress, Lab};
-use diopter_lab::{
-    BootOptions, Choice, Fleet, Kernel, LabError, Machine, Progress, picture, table,
-};
+use diopter_lab::{BootOptions, Choice, Fleet, Kernel, LabError, Machine, Progress, table};
 
 use super::stop::Stop;
 use super::store;
@@ -90,7 +89,7 @@ fn print(args: &RunArgs, bench: &Bench, stop: &Stop) -> Result<u8, LabError> {
         results::write_whole(path, &(text + "\n"))?;
     }
     if let Some(path) = &args.html {
-        results::write_whole(path, &picture::page(bench))?;
+        results::write_whole(path, &report::html(bench, None))?;
     }
     let has_figures =
         bench.rows.iter().flat_map(|row| &row.cells).any(|cell| !cell.samples.is_empty());

@@ -5,8 +5,8 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use diopter_bench::untrusted;
 use diopter_lab::{LabError, Progress, Store, StoreOptions, Watch};
+use diopter_text::untrusted;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::stop::Stop;

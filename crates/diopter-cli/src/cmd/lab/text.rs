@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use diopter_lab::between::{Bisection, Metric};
 use diopter_lab::bisect::Verdict;
 use diopter_lab::listing::{KernelList, SeriesEntry};
+use diopter_text::{Side, Table, untrusted};
 
-use crate::output::{self, Look, Side, Table, put};
+use crate::output::{Look, put};
 use crate::size::size_text;
 
 const INDENT: usize = 12;
@@ -26,7 +27,7 @@ pub fn kernels(list: &KernelList, look: &Look) -> String {
     let mut text = look.table(0, &table);
     put(&mut text, "");
     let (bytes, limit) = (size_text(list.cache_bytes), size_text(list.cache_limit_bytes));
-    let cache = format!("{}: {bytes} of at most {limit}", output::shown(&list.cache));
+    let cache = format!("{}: {bytes} of at most {limit}", untrusted::name(&list.cache));
     text.push_str(&look.entry(INDENT, "cache", &cache));
     if !list.complaints.is_empty() {
         let failed = format!("some suites can't be read: {}", list.complaints);

@@ -1,8 +1,10 @@
 //! `dio probe` for an unmounted file system, as text: its facts, and a listing as in ls(1).
 
+use diopter_text::{Side, Table, untrusted};
+
 use super::document::{ListedEntry, Listing, ProbedImage, ProbedNode};
 use crate::cmd::finding::number;
-use crate::output::{self, Look, Side, Table, Tone, put};
+use crate::output::{Look, Tone, put};
 use crate::size::size_text;
 
 /// Limit of the names shown; the document has more.
@@ -10,7 +12,7 @@ const ROWS_MAX: usize = 200;
 
 pub fn text(image: &ProbedImage, indent: usize, look: &Look) -> String {
     let mut text = String::new();
-    let path = output::shown(&image.path);
+    let path = untrusted::name(&image.path);
     let block = size_text(image.block_size);
     let mut rows = vec![
         ("image", format!("{path}: {}, blocks of {block}", image.format)),
@@ -36,7 +38,7 @@ fn rows_of(node: &ProbedNode, look: &Look) -> Vec<(&'static str, String)> {
     let links = number(node.links.into(), "link");
     let mut rows = vec![(
         "inode",
-        format!("{} at {}: {mode}, {links}", node.inode, output::shown(&node.path)),
+        format!("{} at {}: {mode}, {links}", node.inode, untrusted::name(&node.path)),
     )];
     if node.kind != "file" {
         return rows;
@@ -91,10 +93,10 @@ fn add_listing(text: &mut String, listing: &Listing, look: &Look) {
 }
 
 fn name_text(entry: &ListedEntry) -> String {
-    let name = output::shown(&entry.name);
+    let name = untrusted::name(&entry.name);
     let trouble = entry.trouble.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
     match &entry.target {
-        Some(target) => format!("{name} -> {}{trouble}", output::shown(target)),
+        Some(target) => format!("{name} -> {}{trouble}", untrusted::name(target)),
         None if entry.kind == Some("directory") => format!("{name}/{trouble}"),
         None => format!("{name}{trouble}"),
     }

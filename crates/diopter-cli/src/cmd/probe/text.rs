@@ -1,9 +1,11 @@
 //! The document of `dio probe` as text. Sizes have their unit too.
 
+use diopter_text::{Side, Table, untrusted};
+
 use super::document::{Ability, Device, Direct, Document, Extents, Name, ProbedObject};
 use super::listing;
 use crate::cmd::finding::{self, number};
-use crate::output::{self, Look, Side, Table, Tone, put};
+use crate::output::{Look, Tone, put};
 use crate::size::size_text;
 
 /// Column in which values begin.
@@ -20,7 +22,7 @@ pub fn of(document: &Document, look: &Look) -> String {
 fn block_of(name: &Name, look: &Look) -> String {
     let mut text = String::new();
     let size = name.size.map_or(String::new(), |size| format!(", {}", size_text(size)));
-    let title = look.paint(Tone::Head, &output::shown(&name.name));
+    let title = look.paint(Tone::Head, &untrusted::name(&name.name));
     put(&mut text, &format!("{title}: {}{size}\n", name.kind.replace('-', " ")));
     if let Some(image) = name.image.as_ref().filter(|_| name.kind.ends_with("-in-image")) {
         text.push_str(&listing::text(image, INDENT, look));
@@ -76,7 +78,7 @@ fn objects_table(objects: &[ProbedObject]) -> Table {
             or_none(object.alignment.map(|bytes| bytes.to_string())),
             or_none(object.backend.map(str::to_owned)),
             if object.is_well { "ok" } else { "FAULTY" }.to_owned(),
-            output::shown(&object.path),
+            untrusted::name(&object.path),
         ]);
     }
     table
@@ -245,7 +247,7 @@ mod tests {
 
     use super::*;
     use crate::cmd::probe::document;
-    use crate::golden_file;
+    use snapbox::{assert_data_eq, file};
 
     const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
@@ -380,7 +382,7 @@ mod tests {
     fn names_are_reported_as_they_were() {
         let judged = |facts: Facts| document::name_of(&Probe { findings: findings(&facts), facts });
         let text = of(&Document::of([file(), device()].map(judged).into()), &LOOK);
-        golden_file::check(&golden_file::golden("probe.txt"), &text);
+        assert_data_eq!(text, file!["../../../tests/golden/probe.txt"].raw());
     }
 
     #[test]
@@ -388,6 +390,6 @@ mod tests {
         let facts = Facts { queue: None, size: Some(1 << 30), ..striped() };
         let name = document::name_of(&Probe { findings: findings(&facts), facts });
         let text = of(&Document::of(vec![name]), &LOOK);
-        golden_file::check(&golden_file::golden("probe-striped.txt"), &text);
+        assert_data_eq!(text, file!["../../../tests/golden/probe-striped.txt"].raw());
     }
 }

@@ -11,9 +11,9 @@ use diopter_layouts::layout::{
     Layout, OBJECT_ATTRIBUTE, Object, ObjectAccess, ObjectKind, OpenedObject,
 };
 use diopter_os::xattr;
+use diopter_text::untrusted;
 
 use crate::cmd::finding::{FindingText, number};
-use crate::output;
 use crate::size::size_text;
 
 /// Limit of the objects that a finding names.
@@ -88,7 +88,7 @@ fn lost(number: usize, error: &LayoutError) -> Option<FindingText> {
         Kind::NoDeviceId => "device-without-id",
         _ => "object-unreadable",
     };
-    let path = output::shown(&error.path.display().to_string());
+    let path = untrusted::name(&error.path);
     let remedy = match error.remedy() {
         "" => "inspect it with `dio probe`",
         known => known,
@@ -181,7 +181,7 @@ fn left_over(layout: &Layout) -> Option<FindingText> {
     let left = left.iter().filter(|path| !id_of(path).is_some_and(|id| used.contains(&id)));
     let name = |path: &PathBuf| {
         let path = path.strip_prefix(&home).unwrap_or(path);
-        output::shown(&path.display().to_string())
+        untrusted::name(path)
     };
     let mut names: Vec<String> = left.map(name).collect();
     names.sort();

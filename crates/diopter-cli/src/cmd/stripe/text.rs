@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use diopter_layouts::layout::{Layout, ObjectKind};
+use diopter_text::{Side, Table, untrusted};
 
 use super::document::{Stripe, StripeObject};
 use crate::cmd::finding::{self, number};
-use crate::output::{self, Look, Side, Table, Tone, put};
+use crate::output::{Look, Tone, put};
 use crate::size::size_text;
 
 /// Limit of the objects shown; the document has all, and findings name faulty ones.
@@ -18,13 +19,13 @@ const INDENT: usize = 12;
 pub fn of(document: &Stripe, look: &Look) -> String {
     let mut text = String::new();
     let size = document.size.map_or("size unknown".to_owned(), size_text);
-    let title = look.paint(Tone::Head, &output::shown(&document.name));
+    let title = look.paint(Tone::Head, &untrusted::name(&document.name));
     put(&mut text, &format!("{title}: striped file, {size}\n"));
     let stripe_size = size_text(document.stripe_size);
     let count = u64::try_from(document.stripe_count).unwrap_or(u64::MAX);
     let over = number(count, "object");
     let mut rows = vec![
-        ("manifest", output::shown(&document.manifest)),
+        ("manifest", untrusted::name(&document.manifest)),
         ("uuid", document.uuid.clone()),
         ("stripes", format!("{stripe_size} over {over}, {} a round", size_text(document.width))),
     ];
@@ -62,13 +63,13 @@ pub fn of_adoption(name: &Path, layout: &Layout) -> String {
     let manifest = layout.manifest();
     let (uuid, owner) = (manifest.uuid().hyphenated(), layout.owner());
     let mut text = String::new();
-    let name = output::shown(&name.display().to_string());
+    let name = untrusted::name(name);
     put(&mut text, &format!("{name}: manifest of user {owner}, layout {uuid}"));
     for (index, object) in manifest.objects().iter().enumerate() {
-        let path = output::shown(&layout.object_path(object).display().to_string());
+        let path = untrusted::name(layout.object_path(object));
         let kind = match &object.kind {
             ObjectKind::File { .. } => "file".to_owned(),
-            ObjectKind::Device(device) => output::shown(&format!("device {device}")),
+            ObjectKind::Device(device) => untrusted::name(format!("device {device}")),
         };
         put(&mut text, &format!("  {index}  {path}  ({kind})"));
     }
@@ -110,7 +111,7 @@ fn row_of(object: &StripeObject) -> Vec<String> {
         object.sealed_size.map_or_else(none, |size| size.to_string()),
         object.alignment.map_or_else(none, |bytes| bytes.to_string()),
         if object.is_well { "ok" } else { "FAULTY" }.to_owned(),
-        output::shown(&object.recorded_path),
+        untrusted::name(&object.recorded_path),
         object.device_id.clone().unwrap_or_default(),
     ]
 }

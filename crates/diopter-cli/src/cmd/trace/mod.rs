@@ -6,8 +6,8 @@ mod text;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use diopter_bench::untrusted;
 use diopter_bench::whole::Output;
+use diopter_text::untrusted;
 use diopter_trace::RecordOptions;
 use diopter_trace::document::Summary;
 use diopter_trace::html::page;
@@ -17,7 +17,7 @@ use diopter_trace::summary::summary;
 
 use crate::args::{TraceArgs, TraceFormat};
 use crate::log;
-use crate::output::{self, Look, TRACE_FAILED};
+use crate::output::{Look, TRACE_FAILED};
 
 /// Why there is no report: the exit status and the message.
 struct Failure {
@@ -57,7 +57,7 @@ fn try_run(args: &TraceArgs, look: &Look) -> Result<u8, Failure> {
     let trace = record(args)?;
     let document = summary(&trace);
     if let Some(html) = html {
-        html.write(untrusted::page(&page(&trace, &document)).as_bytes())?;
+        html.write(page(&trace, &document).as_bytes())?;
     }
     let look = if output.is_some() { Look { is_coloured: false, ..*look } } else { *look };
     let report = match format {
@@ -117,6 +117,6 @@ impl Place {
 }
 
 fn failure(path: &Path, what: &str, error: &io::Error) -> Failure {
-    let name = output::shown(&path.display().to_string());
+    let name = untrusted::name(path);
     Failure::own(format!("{what} {name}: {error}; name a file that can be written"))
 }

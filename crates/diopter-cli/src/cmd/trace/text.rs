@@ -1,11 +1,12 @@
 //! The document of `dio trace` as one screen of text: warnings about the data, findings, where
 //! completions ran, where the time was spent, the files.
 
+use diopter_text::{Side, Table, untrusted};
 use diopter_trace::document::{Finding, PhaseLatency, Severity, Summary};
 use diopter_trace::findings::time_text;
 
 use crate::cmd::finding::number;
-use crate::output::{self, Look, Side, Table, Tone, put};
+use crate::output::{Look, Tone, put};
 use crate::size::size_text;
 
 /// Column in which values begin.
@@ -51,7 +52,7 @@ pub fn of(document: &Summary, look: &Look) -> String {
 }
 
 fn title(document: &Summary) -> String {
-    output::shown(&document.command.join(" "))
+    untrusted::name(document.command.join(" "))
 }
 
 fn overview(document: &Summary) -> String {
@@ -209,7 +210,7 @@ fn files(document: &Summary) -> Table {
             file.total_ns.as_ref().map_or("unknown".to_owned(), |total| time_text(pick(total)))
         };
         table.row(vec![
-            output::shown(&file.path),
+            untrusted::name(&file.path),
             file.file_system.clone(),
             file.requests.to_string(),
             short_size(file.bytes),
@@ -245,7 +246,7 @@ fn bar(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::golden_file;
+    use snapbox::{assert_data_eq, file};
 
     const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
@@ -256,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_report_is_as_it_was() {
-        golden_file::check(&golden_file::golden("trace.txt"), &of(&document(), &LOOK));
+        assert_data_eq!(of(&document(), &LOOK), file!["../../../tests/golden/trace.txt"].raw());
     }
 
     #[test]

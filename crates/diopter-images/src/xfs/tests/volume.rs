@@ -1,6 +1,5 @@
 //! Whole volumes of 64 blocks made by hand, one of each version: opened, read, damaged at random.
-//! They are the seeds of the fuzz target; `DIOPTER_BLESS=1 cargo test -p diopter-images --lib xfs`
-//! writes them.
+//! They are the seeds of the fuzz target; `cargo xtask bless` writes them.
 
 use std::fmt::Write;
 use std::fs;
@@ -333,7 +332,7 @@ fn the_seeds_of_the_fuzz_target_are_these_volumes() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/xfs_image");
     for (name, is_v5) in [("version-4", false), ("version-5", true)] {
         let path = corpus.join(name);
-        if std::env::var_os("DIOPTER_BLESS").is_some() {
+        if std::env::var_os("SNAPSHOTS").is_some_and(|action| action == "overwrite") {
             fs::create_dir_all(&corpus).unwrap();
             fs::write(&path, made(is_v5)).unwrap();
         }

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// Styles of this workspace, which a coloured output keeps.
 const STYLES: [&str; 9] = [
@@ -34,6 +35,18 @@ pub fn is_unsafe(character: char) -> bool {
                 | '\u{fff9}'..='\u{fffb}'
                 | '\u{e0000}'..='\u{e007f}'
         )
+}
+
+/// Returns a file name for a message: as it is, or quoted if it has unsafe characters.
+#[must_use]
+pub fn name(name: impl AsRef<Path>) -> String {
+    let name = name.as_ref();
+    let plain = name.display().to_string();
+    if !plain.contains(is_unsafe) {
+        return plain;
+    }
+    // Debug output leaves some characters that reorder text.
+    text(&format!("{name:?}")).into_owned()
 }
 
 /// Escapes text for a terminal or a text file: lines and tabs stay, other unsafe characters are
@@ -122,6 +135,18 @@ mod tests {
         assert_eq!(text(HOSTILE), expected);
         assert_eq!(styled(HOSTILE), expected);
         assert_eq!(text("a\n\tb \u{e9}\u{4e2d}"), "a\n\tb \u{e9}\u{4e2d}");
+    }
+
+    #[test]
+    fn a_name_is_quoted_for_each_unsafe_character_and_for_no_other() {
+        assert_eq!(name("plain 'name'"), "plain 'name'");
+        assert_eq!(name("bad\u{1b}[2J\nname"), "\"bad\\u{1b}[2J\\nname\"");
+        for character in '\0'..=char::MAX {
+            let plain = format!("a{character}b");
+            let shown = name(&plain);
+            assert_eq!(shown != plain, is_unsafe(character), "{character:?}");
+            assert!(!shown.contains(is_unsafe), "{character:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,135 @@
+//! Tests of what `dio` generates: help, the version, schemas, man pages, completions.
+
+use std::path::Path;
+
+use diopter_testkit::files::dir;
+use snapbox::{Data, assert_data_eq};
+
+use crate::stdout_of;
+
+/// Every command; the last four are hidden.
+const COMMANDS: [&str; 22] = [
+    "cp",
+    "explain",
+    "probe",
+    "bench",
+    "compare",
+    "report",
+    "trace",
+    "stripe",
+    "stripe create",
+    "stripe info",
+    "stripe rm",
+    "stripe seal",
+    "stripe unseal",
+    "stripe adopt",
+    "lab",
+    "lab kernels",
+    "lab run",
+    "lab bisect",
+    "bench-round",
+    "man",
+    "completions",
+    "schema",
+];
+
+/// Every document that has a schema.
+const SCHEMAS: [&str; 9] =
+    ["bench", "compare", "cp", "explain", "probe", "stripe", "lab-kernels", "lab-bisect", "trace"];
+
+/// A golden file, by its path from this crate.
+fn golden(path: &str) -> Data {
+    Data::read_from(&Path::new(env!("CARGO_MANIFEST_DIR")).join(path), None).raw()
+}
+
+#[test]
+fn help_of_every_command_is_as_it_was() {
+    for command in [""].into_iter().chain(COMMANDS) {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let name = if command.is_empty() { "dio".to_owned() } else { words.join("-") };
+        for (file, option) in [("help", "--help"), ("h", "-h")] {
+            let path = format!("tests/golden/{file}-{name}.txt");
+            let help = stdout_of(&[&words[..], &[option]].concat());
+            // clap leaves blanks in empty lines, which editors remove from golden files.
+            let help: String = help.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+            assert_data_eq!(help, golden(&path));
+        }
+    }
+}
+
+#[test]
+fn help_fits_eighty_columns() {
+    for command in COMMANDS {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        for line in stdout_of(&words).lines() {
+            assert!(line.chars().count() <= 80, "{command}: {line}");
+        }
+    }
+}
+
+#[test]
+fn the_version_tells_the_backends() {
+    let version = env!("CARGO_PKG_VERSION");
+    let long = format!("dio {version}\nbackends: uring, aio, threads, sim\n");
+    assert_eq!(stdout_of(&["--version"]), long);
+    assert_eq!(stdout_of(&["-V"]), format!("dio {version}\n"));
+}
+
+#[test]
+fn schemas_are_those_of_the_documentation() {
+    for command in SCHEMAS {
+        let path = format!("../../docs/schema/{command}.json");
+        assert_data_eq!(stdout_of(&["schema", command]), golden(&path));
+    }
+}
+
+#[test]
+fn man_pages_are_written_for_every_command_that_is_shown() {
+    let dir = dir();
+    let out = dir.path().to_str().unwrap();
+    assert_eq!(stdout_of(&["man", "--out", out]), "");
+    let mut names: Vec<String> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let expected = [
+        "dio-bench.1",
+        "dio-compare.1",
+        "dio-cp.1",
+        "dio-explain.1",
+        "dio-lab-bisect.1",
+        "dio-lab-kernels.1",
+        "dio-lab-run.1",
+        "dio-lab.1",
+        "dio-probe.1",
+        "dio-report.1",
+        "dio-stripe-adopt.1",
+        "dio-stripe-create.1",
+        "dio-stripe-info.1",
+        "dio-stripe-rm.1",
+        "dio-stripe-seal.1",
+        "dio-stripe-unseal.1",
+        "dio-stripe.1",
+        "dio-trace.1",
+        "dio.1",
+    ];
+    assert_eq!(names, expected);
+    let nested = stdout_of(&["man", "stripe-create"]);
+    assert!(nested.contains(".TH dio-stripe-create 1") && nested.contains("\\-\\-objects"));
+    let written = std::fs::read_to_string(dir.path().join("dio-cp.1")).unwrap();
+    assert_eq!(written, stdout_of(&["man", "cp"]));
+    assert!(!written.contains(" \\fR]"), "an option without a long name: {written}");
+    assert!(written.contains("[\\fB\\-p\\fR]"), "{written}");
+    assert!(written.contains(".TH dio-cp 1") && written.contains("\\-\\-verify"), "{written}");
+}
+
+#[test]
+fn completions_know_the_commands_and_their_options() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout_of(&["completions", shell]);
+        for word in ["explain", "probe", "verify", "linux-3.10", "stripe-size", "unseal"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+}
