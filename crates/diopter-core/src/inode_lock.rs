@@ -79,7 +79,7 @@ pub struct InodeLock {
 /// A held lock, a plain value; [`InodeLock::unlock`] releases it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Hold {
+pub(crate) enum Hold {
     /// A whole-block write, counted in a shard.
     Fast(usize),
     /// A whole-block write while another writer is exclusive elsewhere.
@@ -91,7 +91,7 @@ pub enum Hold {
 /// A ticket in the queue of waiting writers; [`InodeLock::cancel`] or a successful attempt removes
 /// it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Ticket {
+pub(crate) struct Ticket {
     /// Its number in the queue; 0 for none.
     number: u64,
     /// True once an exclusive writer is counted in `exclusive`.
@@ -100,17 +100,17 @@ pub struct Ticket {
 
 impl Ticket {
     /// Returns true if it is not in the queue.
-    pub fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         *self == Ticket::default()
     }
 }
 
 /// A failed attempt. [`InodeLock::wait`] waits for a change since then.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Contended {
+pub(crate) struct Contended {
     changes: u64,
     /// True if only writers are in the way that could proceed and whose threads do not try again.
-    pub is_yielding: bool,
+    pub(crate) is_yielding: bool,
 }
 
 impl Default for InodeLock {
@@ -120,7 +120,7 @@ impl Default for InodeLock {
 }
 
 impl InodeLock {
-    pub fn new() -> InodeLock {
+    pub(crate) fn new() -> InodeLock {
         let state = State { holds: Vec::new(), waiters: Vec::new(), next_number: 1, changes: 0 };
         InodeLock {
             shards: std::array::from_fn(|_| Shard(AtomicU32::new(0))),
@@ -134,7 +134,7 @@ impl InodeLock {
     /// the caller tries again with [`InodeLock::lock_shared`]. `shard` spreads threads over the
     /// shards.
     #[inline]
-    pub fn try_lock_shared(&self, range: FileRange, shard: usize) -> Option<Hold> {
+    pub(crate) fn try_lock_shared(&self, range: FileRange, shard: usize) -> Option<Hold> {
         let shard = shard % SHARDS;
         self.shards[shard].0.fetch_add(1, Ordering::SeqCst);
         keep_total_order();
@@ -159,7 +159,7 @@ impl InodeLock {
     /// Locks like [`InodeLock::try_lock_shared`], for a writer that waits its turn. It compares
     /// ranges at once if a writer is exclusive, so that repeated attempts do not look like writes
     /// in progress.
-    pub fn lock_shared(
+    pub(crate) fn lock_shared(
         &self,
         range: FileRange,
         shard: usize,
@@ -175,7 +175,11 @@ impl InodeLock {
     /// Locks as the only writer of `range`. The first attempt counts it in `exclusive`: from there
     /// on whole-block writers compare ranges. [`InodeLock::cancel`] ends the wait if no attempt
     /// succeeds.
-    pub fn lock_exclusive(&self, range: FileRange, ticket: &mut Ticket) -> Result<Hold, Contended> {
+    pub(crate) fn lock_exclusive(
+        &self,
+        range: FileRange,
+        ticket: &mut Ticket,
+    ) -> Result<Hold, Contended> {
         if !ticket.is_counted {
             self.front.exclusive.fetch_add(1, Ordering::SeqCst);
             keep_total_order();
@@ -220,7 +224,7 @@ impl InodeLock {
     }
 
     /// Goes before the writers that block this one, until they try again.
-    pub fn overtake(&self, range: FileRange, exclusive: bool, ticket: &Ticket) {
+    pub(crate) fn overtake(&self, range: FileRange, exclusive: bool, ticket: &Ticket) {
         let mut state = lock(&self.state);
         for waiter in &mut state.waiters {
             let is_before = waiter.number < ticket.number;
@@ -232,7 +236,7 @@ impl InodeLock {
     }
 
     /// Removes a waiter that did not get the lock from the queue.
-    pub fn cancel(&self, ticket: &mut Ticket) {
+    pub(crate) fn cancel(&self, ticket: &mut Ticket) {
         let Ticket { number, is_counted } = std::mem::take(ticket);
         if number != 0 {
             let mut state = lock(&self.state);
@@ -249,13 +253,13 @@ impl InodeLock {
 
     /// Returns a lower bound of the size of the file, unless another process has truncated it.
     #[inline]
-    pub fn end_seen(&self) -> u64 {
+    pub(crate) fn end_seen(&self) -> u64 {
         self.front.end_seen.load(Ordering::Relaxed)
     }
 
     /// Records that the file is `size` bytes long. The caller holds the lock, so that no writer of
     /// this process truncates it meanwhile; a writer that truncates it holds all of it exclusively.
-    pub fn note_end(&self, size: u64) {
+    pub(crate) fn note_end(&self, size: u64) {
         self.front.end_seen.store(size, Ordering::Relaxed);
     }
 
@@ -264,7 +268,7 @@ impl InodeLock {
     /// # Panics
     /// Panics if another inode lock was held.
     #[inline]
-    pub fn unlock(&self, hold: Hold) {
+    pub(crate) fn unlock(&self, hold: Hold) {
         match hold {
             Hold::Fast(shard) => self.unlock_shard(shard),
             Hold::Shared(range) => self.unlock_range(range, false),
@@ -307,7 +311,7 @@ impl InodeLock {
     }
 
     /// Sleeps until something changed since `seen`, or `timeout` passed.
-    pub fn wait(&self, seen: &Contended, timeout: Duration) {
+    pub(crate) fn wait(&self, seen: &Contended, timeout: Duration) {
         let state = lock(&self.state);
         if state.changes == seen.changes {
             drop(wait_timeout(&self.changed, state, timeout));
@@ -316,7 +320,7 @@ impl InodeLock {
 
     /// Sleeps until a lock is released, or `timeout` passed: for a wait whose end is not signalled
     /// here.
-    pub fn pause(&self, timeout: Duration) {
+    pub(crate) fn pause(&self, timeout: Duration) {
         drop(wait_timeout(&self.changed, lock(&self.state), timeout));
     }
 }

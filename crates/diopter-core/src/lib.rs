@@ -15,11 +15,11 @@ pub mod clock;
 pub mod prng;
 
 pub mod inode_lock;
-pub mod handoff;
+mod handoff;
 pub mod outcome;
 pub mod policy;
 pub mod request;
-pub mod workers;
+mod workers;
 
 pub mod inodes;
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 /// The most that one `pread` or `pwrite` moves: `MAX_RW_COUNT` of linux/fs.h, rounded down to 1 GiB
 /// so that every power-of-two alignment divides it.
-pub const BIO_BYTES_MAX: u32 = 1 << 30;
+pub(crate) const BIO_BYTES_MAX: u32 = 1 << 30;
 
 /// Segments of one bio of a thread's engine. Vectored calls with more ranges become several bios.
-pub const SEGMENTS_MAX: u32 = 64;
+pub(crate) const SEGMENTS_MAX: u32 = 64;
 
 /// Bios that a thread's engine holds; a ring has that many entries.
 pub const DEPTH_MAX: u32 = 128;
@@ -15,32 +15,32 @@ pub const DEPTH_MAX: u32 = 128;
 /// Bios from this size on count as large: their cost for a device is in their bytes, and small ones
 /// wait behind them. With `DepthPolicy::Auto` no more of them are in flight than raise the
 /// throughput.
-pub const BULK_BYTES_MIN: u32 = 64 << 10;
+pub(crate) const BULK_BYTES_MIN: u32 = 64 << 10;
 
 /// Requests pending in one engine.
 pub const REQUESTS_MAX: u32 = 128;
 
 /// Memories in one slab: one per request, and one bounce buffer per request at most.
-pub const MEMORIES_MAX: u32 = 2 * REQUESTS_MAX;
+pub(crate) const MEMORIES_MAX: u32 = 2 * REQUESTS_MAX;
 
 /// Bytes of a bounce buffer: one huge page, so that the device gets it as one segment. Its halves
 /// alternate in a long request; each is large enough that a misaligned stream runs at device speed.
 /// Small enough that a thousand threads may have one.
-pub const BOUNCE_BYTES: u64 = 2 << 20;
+pub(crate) const BOUNCE_BYTES: u64 = 2 << 20;
 
 /// Bytes from which on a copy to or from a bounce buffer runs while the device works: smaller ones
 /// take less time than another round through the backend.
-pub const BOUNCE_OVERLAP_BYTES_MIN: u64 = 64 << 10;
+pub(crate) const BOUNCE_OVERLAP_BYTES_MIN: u64 = 64 << 10;
 
 /// Sizes that a bounce buffer shrinks to when memory is short, step by step.
-pub const BOUNCE_BYTES_SMALLER: [u64; 2] = [128 << 10, 16 << 10];
+pub(crate) const BOUNCE_BYTES_SMALLER: [u64; 2] = [128 << 10, 16 << 10];
 
 /// Bounce buffers of one engine; a request that needs one more waits. As many as a busy caller has
 /// requests in flight, 16 MiB in all; each is created on demand.
-pub const BOUNCE_BUFFERS_MAX: usize = 8;
+pub(crate) const BOUNCE_BUFFERS_MAX: usize = 8;
 
 /// Alignments above this are refused by the probe, so a bounce buffer always holds two blocks.
-pub const ALIGNMENT_MAX: u64 = 1 << 20;
+pub(crate) const ALIGNMENT_MAX: u64 = 1 << 20;
 
 /// Requests that one sequential reader has in flight: a few readers of one thread must fit its
 /// engine.
@@ -64,7 +64,7 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
 /// Attempts in a row that move nothing (`EINTR`, `EAGAIN`, a write of 0 bytes) before a request
 /// fails.
-pub const ATTEMPTS_MAX: u32 = 10_000;
+pub(crate) const ATTEMPTS_MAX: u32 = 10_000;
 
 /// Time limit of such attempts. One may take half a second by itself: under signals io_uring cannot
 /// start its worker threads and returns a flush undone (io_uring/io-wq.c).
@@ -76,11 +76,11 @@ pub const INODE_LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Time that a write waits for an earlier one that could proceed but whose thread does not ask
 /// again. Far above the delay of a thread on a busy machine.
-pub const YIELD_MAX: Duration = Duration::from_secs(1);
+pub(crate) const YIELD_MAX: Duration = Duration::from_secs(1);
 
 /// Time that a write waits for a POSIX lock of this process: another thread may be about to release
 /// it.
-pub const OWN_LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
+pub(crate) const OWN_LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// One wait inside a bounded or repeated wait, so that other engines of the thread are served
 /// meanwhile.
@@ -92,11 +92,11 @@ pub const LAYOUT_WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// Worker threads of one engine's thread pool; a queue depth beyond it gains nothing on a blocking
 /// backend.
-pub const WORKERS_MAX: u32 = 16;
+pub(crate) const WORKERS_MAX: u32 = 16;
 
 /// Worker threads of one engine for completions: one runs all quick ones, the others are for when
 /// it sleeps in a callback.
-pub const COMPLETION_WORKERS_MAX: u32 = 4;
+pub(crate) const COMPLETION_WORKERS_MAX: u32 = 4;
 
 /// Time that the callbacks of one turn may take in the reaping thread, before the rest goes to a
 /// worker: a hand-over and a wake-up take about a tenth of it, and a device of a million bios a
@@ -105,19 +105,19 @@ pub const COMPLETION_BUDGET: Duration = Duration::from_micros(200);
 
 /// Time between polls of the device while results are on their way through a worker, which takes
 /// less.
-pub const COMPLETION_SLICE: Duration = Duration::from_micros(200);
+pub(crate) const COMPLETION_SLICE: Duration = Duration::from_micros(200);
 
 /// Bytes up to which a bounced read is copied where it is reaped; a longer copy takes more time
 /// than a hand-over to a worker.
-pub const COPY_BYTES_INLINE_MAX: u64 = 256 << 10;
+pub(crate) const COPY_BYTES_INLINE_MAX: u64 = 256 << 10;
 
 /// Rings may have one in this many of the process's descriptors: a thousand threads must leave some
 /// to files.
-pub const DESCRIPTORS_PER_RING: u64 = 2;
+pub(crate) const DESCRIPTORS_PER_RING: u64 = 2;
 
 /// Time that the kernel thread of a ring with `sqpoll` polls before it sleeps and needs a system
 /// call to wake. It keeps a CPU busy meanwhile.
-pub const SQPOLL_IDLE: Duration = Duration::from_millis(50);
+pub(crate) const SQPOLL_IDLE: Duration = Duration::from_millis(50);
 
 /// Contexts of Linux AIO in one process; a thread beyond that uses worker threads instead. Of 128
 /// bios each, they are an eighth of the limit of a machine for all its processes (`fs.aio-max-nr`).
@@ -131,7 +131,7 @@ pub const WORKER_IDLE: Duration = Duration::from_secs(2);
 pub const IO_THREADS_MAX: usize = 4;
 
 /// Results of abandoned writes that one open file keeps until they are queried.
-pub const ABANDONED_MAX: usize = 128;
+pub(crate) const ABANDONED_MAX: usize = 128;
 
 /// Waiting requests of futures are bounded by the futures, which their callers hold. At most one in
 /// this many belongs to a dropped future.

@@ -96,7 +96,7 @@ fn split(part: RangeOutcome, stripe_size: u64) -> impl Iterator<Item = RangeOutc
 
 /// Lays a part over those collected so far, sorted and without overlap: the latest news of a byte
 /// counts.
-pub fn paint(parts: &mut Vec<RangeOutcome>, part: RangeOutcome) {
+pub(crate) fn paint(parts: &mut Vec<RangeOutcome>, part: RangeOutcome) {
     if part.range.is_empty() {
         return;
     }

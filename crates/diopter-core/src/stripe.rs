@@ -145,7 +145,7 @@ impl StridedRange {
     }
 
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.length == 0
     }
 
@@ -163,13 +163,13 @@ impl StridedRange {
 
     /// Returns the first range.
     #[must_use]
-    pub const fn first(&self) -> FileRange {
+    pub(crate) const fn first(&self) -> FileRange {
         FileRange::new(self.start, self.start + self.head)
     }
 
     /// Returns the number of ranges.
     #[must_use]
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         if self.is_empty() {
             return 0;
         }
@@ -181,7 +181,7 @@ impl StridedRange {
     /// # Panics
     /// Panics past the last byte.
     #[must_use]
-    pub fn at(&self, n: u64) -> u64 {
+    pub(crate) fn at(&self, n: u64) -> u64 {
         assert!(n < self.length, "a byte of these runs");
         if n < self.head {
             return self.start + n;
@@ -198,14 +198,14 @@ impl StridedRange {
 
     /// Returns the first `n` bytes.
     #[must_use]
-    pub fn take(&self, n: u64) -> StridedRange {
+    pub(crate) fn take(&self, n: u64) -> StridedRange {
         let length = n.min(self.length);
         StridedRange { length, head: self.head.min(length), ..*self }.normal()
     }
 
     /// Returns all but the first `n` bytes.
     #[must_use]
-    pub fn skip(&self, n: u64) -> StridedRange {
+    pub(crate) fn skip(&self, n: u64) -> StridedRange {
         if n >= self.length {
             return StridedRange::one(FileRange::new(self.end(), self.end()));
         }
@@ -233,7 +233,7 @@ impl StridedRange {
     /// one's, and the distance from the start of one whole range to the next; `None` for a single
     /// range.
     #[must_use]
-    pub fn stride(&self) -> Option<(u64, u64, u64)> {
+    pub(crate) fn stride(&self) -> Option<(u64, u64, u64)> {
         (self.head < self.length).then_some((self.head, self.run, self.period))
     }
 }

@@ -46,7 +46,7 @@ pub fn is_panicking() -> bool {
 
 /// Orders a write and a read of two `SeqCst` atomics. All `SeqCst` operations have one total order,
 /// so nothing is needed; loom takes them for acquire-release and needs the fence.
-pub fn keep_total_order() {
+pub(crate) fn keep_total_order() {
     #[cfg(diopter_loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
@@ -110,15 +110,15 @@ const PROCESSES: usize = 8;
 
 /// A value for each process: a child of fork starts with a new one, so it waits for no lock that a
 /// thread of its parent holds.
-pub struct PerProcess<T>([T; PROCESSES]);
+pub(crate) struct PerProcess<T>([T; PROCESSES]);
 
 impl<T> PerProcess<T> {
-    pub fn new(value: impl Fn() -> T) -> PerProcess<T> {
+    pub(crate) fn new(value: impl Fn() -> T) -> PerProcess<T> {
         PerProcess(std::array::from_fn(|_| value()))
     }
 
     /// Returns this process's value.
-    pub fn get(&self) -> &T {
+    pub(crate) fn get(&self) -> &T {
         let generation = usize::try_from(diopter_os::fork::generation()).unwrap_or(0);
         &self.0[generation % PROCESSES]
     }
@@ -127,7 +127,7 @@ impl<T> PerProcess<T> {
 /// Sleeps on a condition; the flag is true after a time-out. Ignores a panic elsewhere, as [`lock`]
 /// does.
 #[cfg(not(shuttle))]
-pub fn wait_timeout<'a, T>(
+pub(crate) fn wait_timeout<'a, T>(
     condition: &Condvar,
     guard: MutexGuard<'a, T>,
     timeout: std::time::Duration,
@@ -139,7 +139,7 @@ pub fn wait_timeout<'a, T>(
 
 /// As above; shuttle has no time, so half of the waits end at once without a wake-up.
 #[cfg(shuttle)]
-pub fn wait_timeout<'a, T>(
+pub(crate) fn wait_timeout<'a, T>(
     condition: &Condvar,
     guard: MutexGuard<'a, T>,
     _timeout: std::time::Duration,
@@ -165,7 +165,7 @@ pub mod tests {
 
     /// Runs `child` in a child of fork while another thread is in `held`, which calls its argument
     /// once it has its lock.
-    pub fn check_while_held(
+    pub(crate) fn check_while_held(
         (module, name): (&str, &str),
         held: impl FnOnce(&dyn Fn()) + Send,
         child: impl FnOnce(),

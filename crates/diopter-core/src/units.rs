@@ -154,7 +154,7 @@ pub fn to_usize(n: u64) -> usize {
 /// # Panics
 /// Panics if it is not, which the caller has excluded.
 #[must_use]
-pub fn to_u32(n: u64) -> u32 {
+pub(crate) fn to_u32(n: u64) -> u32 {
     u32::try_from(n).expect("a length that was checked against the limits of a bio")
 }
 

@@ -145,11 +145,11 @@ pub enum Register<'a, 'b> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockFacts {
     /// True if blocks have space and were never written.
-    pub has_unwritten: bool,
+    pub(crate) has_unwritten: bool,
     /// True if blocks have no space yet.
-    pub has_holes: bool,
+    pub(crate) has_holes: bool,
     /// True if blocks are shared with another file.
-    pub has_shared: bool,
+    pub(crate) has_shared: bool,
 }
 
 /// An object as the engine sees it, for every kind of storage.

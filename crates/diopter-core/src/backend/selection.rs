@@ -168,7 +168,7 @@ impl SelectedBackend {
     /// Sets the backend up on first use; if that fails, the next candidate is used, and
     /// [`SelectedBackend::why`] reports it.
     #[must_use]
-    pub fn lazy(
+    pub(crate) fn lazy(
         slab: &Slab,
         depth_max: u32,
         kind: BackendKind,
@@ -219,7 +219,7 @@ impl SelectedBackend {
 
     /// Returns the reason for the backend in use.
     #[must_use]
-    pub fn why(&self) -> String {
+    pub(crate) fn why(&self) -> String {
         self.why.clone()
     }
 

@@ -99,7 +99,7 @@ impl Uring {
     ///
     /// # Errors
     /// Fails as [`Ring::nop`] does.
-    pub fn nop(&mut self, timeout: Duration) -> Result<(), Errno> {
+    pub(crate) fn nop(&mut self, timeout: Duration) -> Result<(), Errno> {
         self.ring.nop(timeout)
     }
 

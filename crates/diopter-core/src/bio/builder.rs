@@ -47,9 +47,9 @@ impl BioLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
     /// Bytes, from the first on.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// The limit, if that is not all.
-    pub ended_by: EndedBy,
+    pub(crate) ended_by: EndedBy,
 }
 
 impl Fit {

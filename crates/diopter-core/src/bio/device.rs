@@ -58,7 +58,7 @@ impl DeviceLimits {
     /// Returns the bytes that are one request from byte `at` of the device on, whatever their
     /// memory. A longer bio is cut so that the rest begins on a line.
     #[must_use]
-    pub fn bytes_at(&self, at: u64) -> u64 {
+    pub(crate) fn bytes_at(&self, at: u64) -> u64 {
         let end = align_down(at.saturating_add(self.bytes_max), self.line);
         if end > at { end - at } else { self.bytes_max }
     }
@@ -79,7 +79,7 @@ impl DeviceLimits {
 
     /// Returns the bytes that are one request wherever they begin, with each page of memory
     /// scattered.
-    pub fn bytes_of_pages(&self) -> u64 {
+    pub(crate) fn bytes_of_pages(&self) -> u64 {
         // Memory that begins within a page touches one more.
         let pages = u64::from(self.segments.count_max).saturating_sub(1).max(1);
         self.bytes_anywhere().min(pages.saturating_mul(u64::from(page_size())))
@@ -89,7 +89,7 @@ impl DeviceLimits {
     /// No limit if the device is not known. A driver of bios (md, dm) has the limits of the devices
     /// below it.
     #[must_use]
-    pub fn polled_bytes_of(object: &OpenObject) -> u64 {
+    pub(crate) fn polled_bytes_of(object: &OpenObject) -> u64 {
         let metadata = object.file().and_then(|file| file.metadata().ok());
         let device = metadata.map(|found| match found.file_type().is_block_device() {
             true => found.rdev(),

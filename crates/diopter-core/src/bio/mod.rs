@@ -6,7 +6,7 @@ pub mod device;
 pub mod object_queues;
 pub mod pieces;
 pub mod plan;
-pub mod section;
+mod section;
 
 use crate::extent::ObjectIndex;
 use crate::stripe::StridedRange;

@@ -41,18 +41,18 @@ impl ObjectQueues {
         }
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns the number of queues.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
@@ -63,18 +63,18 @@ impl ObjectQueues {
 
     /// Returns the rest of the queue whose turn it is.
     #[must_use]
-    pub fn front(&self) -> Option<StridedRange> {
+    pub(crate) fn front(&self) -> Option<StridedRange> {
         self.0.front().copied()
     }
 
     /// Removes the first `n` bytes of the front queue, which are built, and passes the turn on.
-    pub fn advance(&mut self, n: u64) {
+    pub(crate) fn advance(&mut self, n: u64) {
         let rest = self.0.pop_front().map(|front| front.skip(n));
         self.0.extend(rest.filter(|rest| !rest.is_empty()));
     }
 
     /// Passes the turn on: the front queue cannot continue now.
-    pub fn pass(&mut self) {
+    pub(crate) fn pass(&mut self) {
         if !self.0.is_empty() {
             self.0.rotate_left(1);
         }

@@ -20,7 +20,7 @@ const VECS_MAX: u32 = 256;
 /// Returns true if an older kernel's rule builds the bios: then even one extent may become many.
 #[must_use]
 #[inline]
-pub fn is_replayed(boundary: BoundaryPolicy, mapper: &dyn Mapper) -> bool {
+pub(crate) fn is_replayed(boundary: BoundaryPolicy, mapper: &dyn Mapper) -> bool {
     boundary != BoundaryPolicy::V5_12 && mapper.has_boundaries()
 }
 
@@ -70,7 +70,7 @@ impl Pieces {
 
     /// Returns true if each bio is submitted before the next one is built.
     #[must_use]
-    pub fn is_replay(&self) -> bool {
+    pub(crate) fn is_replay(&self) -> bool {
         self.machine.is_some()
     }
 

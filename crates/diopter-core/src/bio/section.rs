@@ -122,17 +122,6 @@ struct Run {
     object_offset: ObjectOffset,
 }
 
-impl Event {
-    /// Returns the bio, if one was submitted.
-    #[must_use]
-    pub fn submitted(self) -> Option<SectionBio> {
-        match self {
-            Event::Submit(bio) => Some(bio),
-            Event::Map { .. } | Event::Zeros(_) | Event::Section { .. } | Event::Failed(..) => None,
-        }
-    }
-}
-
 impl Run {
     fn is_followed_by(&self, next: &Run) -> bool {
         next.range.start() == self.range.end()

@@ -9,7 +9,7 @@ use std::fmt;
 
 use crate::request::FinishedRequest;
 
-pub use rule::{CompletionFacts, Durability, completion_context, needs_facts};
+pub(crate) use rule::{CompletionFacts, Durability, completion_context, needs_facts};
 
 /// The place where a completion runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -36,7 +36,7 @@ struct List {
 }
 
 impl Abandoned {
-    pub fn new() -> Abandoned {
+    pub(crate) fn new() -> Abandoned {
         let list = || List {
             finished: VecDeque::new(),
             lost: 0,

@@ -19,7 +19,7 @@ pub struct Admitted {
     pub range: FileRange,
     /// It has bytes, in whole blocks, and needs nothing but aligned memory to go to the file
     /// directly.
-    pub is_plain: bool,
+    pub(crate) is_plain: bool,
 }
 
 /// The range of a request, cut or refused where no file has bytes.
@@ -70,7 +70,7 @@ fn check_at_length(
 }
 
 /// [`check`] without the check of the file's access mode: enough for a plan.
-pub fn check_range(
+pub(crate) fn check_range(
     target: &Target,
     op: RequestOp,
     (offset, length): (u64, u64),
@@ -126,7 +126,7 @@ fn would_buffer(target: &Target, is_write: bool, range: FileRange, route: RouteP
 }
 
 /// Why the whole of a request goes through the page cache, if it does.
-pub fn buffered(
+pub(crate) fn buffered(
     target: &Target,
     is_write: bool,
     length: u64,

@@ -28,7 +28,7 @@ use crate::stripe::StridedRange;
 use crate::sync::{Arc, Ordering, StaticCounter};
 
 /// The bounds of a thread's slab.
-pub const SLAB_SHAPE: SlabShape =
+pub(crate) const SLAB_SHAPE: SlabShape =
     SlabShape { bios: DEPTH_MAX, segments_per_bio: SEGMENTS_MAX, memories: MEMORIES_MAX };
 
 /// Blocks of request ids that this process has allocated. No two engines share one, so that an
@@ -72,7 +72,7 @@ pub struct Core {
     pub table: Table,
     pub flight: Flight,
     pub(super) completions: Completions,
-    pub completer: Completer,
+    pub(crate) completer: Completer,
     pub(super) pool: BouncePool,
     /// Places of bounced requests with something to copy while their bios are in the device.
     pub(super) beside: VecDeque<usize>,
@@ -81,7 +81,7 @@ pub struct Core {
 }
 
 impl Core {
-    pub fn new(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Core {
+    pub(crate) fn new(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Core {
         let bios_max = slab.shape().bios;
         let bios = bios_max as usize;
         Core {
@@ -144,7 +144,7 @@ impl Core {
     }
 
     /// Sleeps briefly after a round in which nothing came back if nothing is in flight.
-    pub fn pause_unless(&mut self, came_back: bool) {
+    pub(crate) fn pause_unless(&mut self, came_back: bool) {
         let is_idle = !came_back
             && !self.is_in_haste
             && self.backend.held() == 0
@@ -156,7 +156,7 @@ impl Core {
     }
 
     #[inline]
-    pub fn take_finished(&mut self) -> Option<FinishedRequest> {
+    pub(crate) fn take_finished(&mut self) -> Option<FinishedRequest> {
         match self.table.finished.pop_front() {
             Some(place) => Some(self.take_out(place)),
             None if self.completer.is_watching => {
@@ -167,7 +167,7 @@ impl Core {
     }
 
     /// Adds every finished request to `done`.
-    pub fn take_all_finished(&mut self, done: &mut Vec<FinishedRequest>) {
+    pub(crate) fn take_all_finished(&mut self, done: &mut Vec<FinishedRequest>) {
         while !self.table.finished.is_empty() {
             // Of a known number, so that each is written where it stays.
             let is_single = |place: &&usize| self.table.entries[**place].state == State::SingleDone;
@@ -184,7 +184,7 @@ impl Core {
     }
 
     /// The result of one request, if it has finished.
-    pub fn take_finished_of(&mut self, id: RequestId) -> Option<FinishedRequest> {
+    pub(crate) fn take_finished_of(&mut self, id: RequestId) -> Option<FinishedRequest> {
         let index =
             self.table.finished.iter().position(|place| self.table.entries[*place].id == id.0);
         let Some(index) = index else {

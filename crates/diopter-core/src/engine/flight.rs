@@ -16,36 +16,41 @@ use crate::units::{to_u32, to_u64};
 
 /// The engine's note of a bio while the slab has it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct BioNote {
+pub(crate) struct BioNote {
     /// Place of its request in the table.
-    pub request: usize,
+    pub(crate) request: usize,
     /// True if it counts against its object's share of the engine.
-    pub has_share: bool,
+    pub(crate) has_share: bool,
     /// True if it is one of the large ones.
-    pub is_bulk: bool,
+    pub(crate) is_bulk: bool,
 }
 
 /// Bios between building and completion.
 pub struct Flight {
     pub slab: Slab,
     /// The backend polls the device for completions.
-    pub is_polled: bool,
+    pub(crate) is_polled: bool,
     /// By slot of the slab.
-    pub notes: Vec<BioNote>,
+    pub(crate) notes: Vec<BioNote>,
     /// The bytes of the file that each moves, by slot; not of a request's only bio.
-    pub runs: Vec<StridedRange>,
+    pub(crate) runs: Vec<StridedRange>,
     /// Built and not accepted by the backend yet.
-    pub backlog: VecDeque<BioId>,
+    pub(crate) backlog: VecDeque<BioId>,
     /// Bios of each object of a striped file: a slow one must not take every place.
-    pub shares: Vec<(ObjectHandle, u32)>,
+    pub(crate) shares: Vec<(ObjectHandle, u32)>,
     /// The large bios.
-    pub bulk: Bulk,
+    pub(crate) bulk: Bulk,
 }
 
 /// Returns how many bios of the engine one object of a striped file may have: its part of the
 /// depth, which is the depth of large bios if `length` bytes over all objects make such.
 #[inline]
-pub fn share_of(target: &Target, policies: &Policies, flight: &Flight, length: u64) -> Option<u32> {
+pub(crate) fn share_of(
+    target: &Target,
+    policies: &Policies,
+    flight: &Flight,
+    length: u64,
+) -> Option<u32> {
     if !target.is_striped() {
         return None;
     }
@@ -61,7 +66,7 @@ pub fn share_of(target: &Target, policies: &Policies, flight: &Flight, length: u
 
 impl Flight {
     /// Builds one bio and puts it into the backlog.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         place: usize,
         pending: &mut Pending,
@@ -73,7 +78,7 @@ impl Flight {
 
     /// Builds the only bio of a request and puts it into the backlog.
     #[inline(always)]
-    pub fn add_single(
+    pub(crate) fn add_single(
         &mut self,
         place: usize,
         pending: &mut Pending,
@@ -92,7 +97,7 @@ impl Flight {
     }
 
     /// Notes which bytes the bios of the request at `place` move.
-    pub fn note_runs(&mut self, place: usize, its: StridedRange) {
+    pub(crate) fn note_runs(&mut self, place: usize, its: StridedRange) {
         // Also in the slots that it no longer has: their next bio overwrites it.
         for (note, runs) in self.notes.iter().zip(&mut self.runs) {
             if note.request == place {
@@ -109,7 +114,7 @@ impl Flight {
     }
 
     /// As [`Flight::add`], for an object that has a share of the engine.
-    pub fn add_to(
+    pub(crate) fn add_to(
         &mut self,
         place: usize,
         pending: &mut Pending,
@@ -121,14 +126,14 @@ impl Flight {
     }
 
     /// Bios of an object with a share that did not end yet.
-    pub fn share_of(&self, object: ObjectHandle) -> u32 {
+    pub(crate) fn share_of(&self, object: ObjectHandle) -> u32 {
         let found = self.shares.iter().find(|(its, _)| *its == object);
         found.map_or(0, |(_, bios)| *bios)
     }
 
     /// Frees the place of a bio that came back or was never tried; returns its note.
     #[inline(always)]
-    pub fn retire(&mut self, id: BioId) -> BioNote {
+    pub(crate) fn retire(&mut self, id: BioId) -> BioNote {
         let note = self.notes[id.index()];
         if note.has_share {
             self.uncount_share(self.slab.spec(id).object);
@@ -138,7 +143,7 @@ impl Flight {
     }
 
     /// Retires every bio that was not handed over: the backend is lost.
-    pub fn drop_backlog(&mut self) {
+    pub(crate) fn drop_backlog(&mut self) {
         for queue in [&mut self.backlog, self.bulk.kept_back()] {
             queue.drain(..).for_each(|id| self.slab.retire(id));
         }
@@ -156,7 +161,7 @@ impl Flight {
     }
 
     /// Takes the bios of the request at `place` back out of the backlog; returns how many.
-    pub fn take_from_backlog(&mut self, place: usize) -> u32 {
+    pub(crate) fn take_from_backlog(&mut self, place: usize) -> u32 {
         let notes = &self.notes;
         let mut untried = Vec::new();
         for queue in [&mut self.backlog, self.bulk.kept_back()] {
@@ -174,7 +179,7 @@ impl Flight {
 
     /// Hands built bios to the backend, oldest first, as many as depth and backend take. Calls
     /// `on_handed` with the place of each one's request, and true if the backend took it.
-    pub fn hand_over(
+    pub(crate) fn hand_over(
         &mut self,
         backend: &mut dyn Backend,
         depth: DepthPolicy,
@@ -204,7 +209,7 @@ impl Flight {
 
     /// As [`Flight::hand_over`], where large bios wait: they are submitted up to their own depth,
     /// and small ones pass them.
-    pub fn hand_over_in_part(
+    pub(crate) fn hand_over_in_part(
         &mut self,
         backend: &mut dyn Backend,
         mut on_handed: impl FnMut(usize, bool),
@@ -239,12 +244,12 @@ impl Flight {
     }
 
     /// Returns true if bios wait for room in the backend.
-    pub fn has_backlog(&self) -> bool {
+    pub(crate) fn has_backlog(&self) -> bool {
         !self.backlog.is_empty() || self.bulk.has_kept_back()
     }
 
     /// Returns true when one bio of `bytes` is too large for a device that is polled.
-    pub fn is_too_large_to_poll(&self, target: &Target, bytes: u64) -> bool {
+    pub(crate) fn is_too_large_to_poll(&self, target: &Target, bytes: u64) -> bool {
         self.is_polled && bytes > target.polled_bytes()
     }
 }

@@ -50,16 +50,16 @@ impl HybridCounters {
 
 /// A request as the hybrid route sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Chosen {
-    pub range: FileRange,
-    pub is_write: bool,
-    pub is_direct: bool,
+pub(crate) struct Chosen {
+    pub(crate) range: FileRange,
+    pub(crate) is_write: bool,
+    pub(crate) is_direct: bool,
     /// It goes to the end of the file, whatever its range says.
-    pub appends: bool,
+    pub(crate) appends: bool,
 }
 
 /// The hybrid route of one open file. Only counts and hints: threads need no order among them.
-pub struct Hybrid {
+pub(crate) struct Hybrid {
     noswitch: AtomicU64,
     switched: [AtomicU64; 2],
     bytes: [AtomicU64; 2],
@@ -77,7 +77,7 @@ struct Stream {
 }
 
 impl Hybrid {
-    pub fn new() -> Hybrid {
+    pub(crate) fn new() -> Hybrid {
         let zeros = || [AtomicU64::new(0), AtomicU64::new(0)];
         // No request begins at the last byte of u64: the first one follows none.
         let stream = || Stream { end: AtomicU64::new(u64::MAX), run: AtomicU32::new(0) };
@@ -92,7 +92,7 @@ impl Hybrid {
 
     /// Counts a request, and returns the flags to add to it: the buffered part of a stream does not
     /// stay in the page cache.
-    pub fn note(&self, chosen: Chosen) -> RwFlags {
+    pub(crate) fn note(&self, chosen: Chosen) -> RwFlags {
         let kind = usize::from(chosen.is_write);
         let length = chosen.range.length();
         let is_stream = self.streams[kind].note(chosen);
@@ -109,11 +109,11 @@ impl Hybrid {
 
     /// Notes that the kernel, or the file system, does not have `RWF_DONTCACHE`: no later request
     /// uses it.
-    pub fn note_refusal(&self) {
+    pub(crate) fn note_refusal(&self) {
         self.stays_cached.store(1, Ordering::Relaxed);
     }
 
-    pub fn counters(&self) -> HybridCounters {
+    pub(crate) fn counters(&self) -> HybridCounters {
         let [readsize_switch, writesize_switch] =
             [0, 1].map(|kind: usize| self.switched[kind].load(Ordering::Relaxed));
         let [read_bytes, write_bytes] =

@@ -62,7 +62,7 @@ impl Core {
     /// Returns true if this is a fork's child, and the backend and everything in it are the
     /// parent's.
     #[inline]
-    pub fn is_inherited(&self) -> bool {
+    pub(crate) fn is_inherited(&self) -> bool {
         self.generation != fork::generation()
     }
 
@@ -70,7 +70,7 @@ impl Core {
     /// broken from then on. The parent's rings and buffers are not mapped here, its workers do not
     /// run here, and only the parent releases its locks.
     #[cold]
-    pub fn disown(&mut self) {
+    pub(crate) fn disown(&mut self) {
         let backend = self.backend.capabilities().name;
         let error = BackendError { backend, errno: Errno::EBADF };
         let gone = Box::new(Gone { slab: self.flight.slab.clone(), error });
@@ -147,7 +147,7 @@ impl Core {
 
     /// Runs the writes and flushes in the table to their end, up to [`TEARDOWN_WAIT_MAX`] of the
     /// machine's time and of the backend's.
-    pub fn run_to_end(&mut self) {
+    pub(crate) fn run_to_end(&mut self) {
         let deadline = Deadline::after(TEARDOWN_WAIT_MAX);
         let started = self.backend.now();
         // A request that a caller waits for in the call has completed, or a panic ended it.

@@ -6,15 +6,15 @@ pub mod hybrid;
 pub mod abandoned;
 pub mod access;
 pub mod target;
-pub mod targets;
+mod targets;
 
-pub mod route;
+pub(crate) mod route;
 pub mod admit;
 pub mod depth;
 pub mod wait;
 mod this_thread;
 
-pub mod bounce;
+pub(crate) mod bounce;
 mod bulk;
 mod next;
 mod pending;
@@ -46,11 +46,11 @@ mod scope;
 mod tests;
 
 pub use blocking::blocking_order;
-pub use core::{Core, SLAB_SHAPE};
+pub use core::Core;
 pub use handle::{Engine, start_at, start_on};
 pub use options::{BackendChoice, EngineOptions};
 pub use scope::{Scope, ScopedRequest};
-pub use this_thread::{others_have_writes_at, reap_this_thread, shard};
+pub use this_thread::shard;
 pub use thread::{
     if_thread_engine, options_of_this_thread, use_for_this_thread, with_thread_engine,
 };

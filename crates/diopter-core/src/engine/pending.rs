@@ -21,7 +21,7 @@ use crate::units::{FileRange, is_aligned};
 
 /// The state of a request. It moves forwards, except that each window leads back to `NextWindow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     /// A sync waits for the writes that were started before it.
     AwaitsEarlier,
     /// A write waits for its lock.
@@ -40,7 +40,7 @@ pub enum State {
 
 /// The receiver of a request's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taker {
+pub(crate) enum Taker {
     /// A caller that waits inside the call that started it, and lent the memory.
     BlockedCaller,
     /// A later call, a future or a callback.
@@ -51,78 +51,78 @@ pub enum Taker {
 
 /// A bio of the window that came back, and how it ended.
 #[derive(Clone, Copy, Debug)]
-pub struct BioEnd {
-    pub runs: StridedRange,
-    pub result: Result<u32, Errno>,
+pub(crate) struct BioEnd {
+    pub(crate) runs: StridedRange,
+    pub(crate) result: Result<u32, Errno>,
 }
 
 impl BioEnd {
     /// Bytes moved.
-    pub fn moved(&self) -> u64 {
+    pub(crate) fn moved(&self) -> u64 {
         self.result.map_or(0, u64::from)
     }
 
     /// Returns true if it moved all its bytes.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.moved() == self.runs.length()
     }
 
     /// Returns the range that it did not move.
-    pub fn missing(&self) -> StridedRange {
+    pub(crate) fn missing(&self) -> StridedRange {
         self.runs.skip(self.moved())
     }
 }
 
 /// How a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
-    pub errno: Errno,
-    pub range: FileRange,
+pub(crate) struct Failure {
+    pub(crate) errno: Errno,
+    pub(crate) range: FileRange,
     /// The kind of error, where the errno alone does not determine it.
-    pub kind: Option<IoErrorKind>,
+    pub(crate) kind: Option<IoErrorKind>,
     /// It is of a read that a write of parts of blocks needs first.
-    pub is_edge_read: bool,
+    pub(crate) is_edge_read: bool,
 }
 
 /// The window that a request is in: the part of it that takes one path, and its bios.
 #[derive(Debug)]
-pub struct WindowState {
+pub(crate) struct WindowState {
     /// The bytes of the request.
-    pub range: FileRange,
+    pub(crate) range: FileRange,
     /// The path that they take.
-    pub way: Way,
+    pub(crate) way: Way,
     /// The bytes that the window's bios cover: `range`, or the whole blocks around it.
-    pub span: FileRange,
+    pub(crate) span: FileRange,
     /// The part of it that has no bio yet.
-    pub queues: ObjectQueues,
+    pub(crate) queues: ObjectQueues,
     /// The rule by which it becomes bios.
-    pub pieces: Pieces,
+    pub(crate) pieces: Pieces,
     /// Every bio of the phase exists.
-    pub is_built: bool,
+    pub(crate) is_built: bool,
     /// Flushes of a sync that exist.
-    pub syncs_built: usize,
+    pub(crate) syncs_built: usize,
     /// Bios of the phase that came back.
-    pub ends: Vec<BioEnd>,
+    pub(crate) ends: Vec<BioEnd>,
     /// The bounce buffer, kept from window to window.
-    pub bounce: Option<Bounce>,
+    pub(crate) bounce: Option<Bounce>,
     /// The part of a bounce buffer that a worker is to copy out.
-    pub late_copy: Option<FileRange>,
+    pub(crate) late_copy: Option<FileRange>,
     /// A write to several objects without assured space: its bios go one by one in file order.
-    pub is_serial: bool,
+    pub(crate) is_serial: bool,
     /// No bio of a read runs past the end of its object.
-    pub stops_at_ends: bool,
+    pub(crate) stops_at_ends: bool,
 }
 
 impl WindowState {
     /// Returns the first byte of the window that was not moved, by a bio that came back or for lack
     /// of one: after an error there are queues that were never built.
-    pub fn first_missing(&self) -> Option<u64> {
+    pub(crate) fn first_missing(&self) -> Option<u64> {
         let missing = self.ends.iter().map(BioEnd::missing).chain(self.queues.iter());
         missing.filter(|runs| !runs.is_empty()).map(|runs| runs.start()).min()
     }
 
     /// True for a bounced window that begins or ends within a block.
-    pub fn has_edges(&self, block: u64) -> bool {
+    pub(crate) fn has_edges(&self, block: u64) -> bool {
         let is_bounced = matches!(self.way, Way::Bounced(_));
         is_bounced
             && !(is_aligned(self.range.start(), block) && is_aligned(self.range.end(), block))
@@ -131,26 +131,26 @@ impl WindowState {
 
 /// The locks of a write on its file, and its waits for them.
 #[derive(Debug)]
-pub struct LockState {
+pub(crate) struct LockState {
     /// Its place among the writers that wait for the lock.
-    pub ticket: Ticket,
+    pub(crate) ticket: Ticket,
     /// When it began to wait for the lock.
-    pub waits_since: Nanos,
+    pub(crate) waits_since: Nanos,
     /// Since when it lets a writer go first that could continue and does not.
-    pub yields_since: Nanos,
+    pub(crate) yields_since: Nanos,
     /// The range locked against other processes.
-    pub locked: Option<FileRange>,
+    pub(crate) locked: Option<FileRange>,
     /// The file's size, read when the write got the lock.
-    pub size: u64,
+    pub(crate) size: u64,
     /// The first byte that the kernel fills with zeros in front of the write; `u64::MAX` for none.
-    pub touches_from: u64,
+    pub(crate) touches_from: u64,
     /// The write starts past the end of the file, which is within a page.
-    pub leaves_hole: bool,
+    pub(crate) leaves_hole: bool,
 }
 
 /// How a durable write becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
+pub(crate) enum Durability {
     /// It need not be durable, or its only bio carries the flag.
     ByItsBio,
     /// It has bios without the flag: a flush must follow them.
@@ -165,7 +165,7 @@ pub enum Durability {
 
 /// Windows in a row that moved nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Attempts {
+pub(crate) struct Attempts {
     count: u32,
     /// When the first of them ended.
     since: Nanos,
@@ -173,55 +173,55 @@ pub struct Attempts {
 
 /// The data from which a request's result is made.
 #[derive(Debug)]
-pub struct Report {
+pub(crate) struct Report {
     /// Bytes by path.
-    pub route: Route,
+    pub(crate) route: Route,
     /// The first error of the window, in order of arrival.
-    pub failure: Option<Failure>,
+    pub(crate) failure: Option<Failure>,
     /// The mapper's description of that error.
-    pub finding: Option<Box<ImageError>>,
+    pub(crate) finding: Option<Box<ImageError>>,
     /// The state of ranges, in addition to "done up to `at`".
-    pub parts: Vec<RangeOutcome>,
+    pub(crate) parts: Vec<RangeOutcome>,
     /// Bytes of a stripe, which no part of the outcome crosses; 0 for a file of one object.
-    pub stripe_size: u64,
+    pub(crate) stripe_size: u64,
     /// The file of a write that failed, until its result is taken.
-    pub failed_on: Option<Weak<Target>>,
+    pub(crate) failed_on: Option<Weak<Target>>,
 }
 
 /// A request in the engine. In this order in memory: what every request uses comes first, and
 /// shares few cache lines.
 #[repr(C, align(64))]
-pub struct Pending {
-    pub id: u64,
+pub(crate) struct Pending {
+    pub(crate) id: u64,
     /// The file; `None` for a free entry, and once the request has completed.
-    pub target: Option<TargetId>,
-    pub range: FileRange,
-    pub memory: Option<MemoryId>,
-    pub flags: RwFlags,
-    pub op: RequestOp,
-    pub state: State,
-    pub taker: Taker,
-    pub is_cancelled: bool,
+    pub(crate) target: Option<TargetId>,
+    pub(crate) range: FileRange,
+    pub(crate) memory: Option<MemoryId>,
+    pub(crate) flags: RwFlags,
+    pub(crate) op: RequestOp,
+    pub(crate) state: State,
+    pub(crate) taker: Taker,
+    pub(crate) is_cancelled: bool,
     /// In the engine's list of those that could not continue.
-    pub is_waiting: bool,
+    pub(crate) is_waiting: bool,
     /// Bios that did not come back yet.
-    pub outstanding: u32,
-    pub hold: Option<Hold>,
-    pub timing: Timing,
+    pub(crate) outstanding: u32,
+    pub(crate) hold: Option<Hold>,
+    pub(crate) timing: Timing,
     // A request that is a single bio uses none of what follows.
     /// Everything before this byte of the file is done.
-    pub at: u64,
-    pub window: WindowState,
-    pub lock: LockState,
-    pub durability: Durability,
-    pub attempts: Attempts,
-    pub report: Report,
+    pub(crate) at: u64,
+    pub(crate) window: WindowState,
+    pub(crate) lock: LockState,
+    pub(crate) durability: Durability,
+    pub(crate) attempts: Attempts,
+    pub(crate) report: Report,
     /// A write that the kernel places at the end of the file: twice is not the same as once.
-    pub appends: bool,
+    pub(crate) appends: bool,
 }
 
 impl Pending {
-    pub fn vacant() -> Pending {
+    pub(crate) fn vacant() -> Pending {
         let nothing = FileRange::new(0, 0);
         Pending {
             id: 0,
@@ -277,7 +277,7 @@ impl Pending {
 
     /// Fills a free place. Next the request becomes a single bio, or [`Pending::go_long`].
     #[inline]
-    pub fn occupy(&mut self, id: u64, target: TargetId, order: &Order) {
+    pub(crate) fn occupy(&mut self, id: u64, target: TargetId, order: &Order) {
         debug_assert!(self.target.is_none() && self.outstanding == 0 && self.hold.is_none());
         self.id = id;
         self.target = Some(target);
@@ -292,7 +292,7 @@ impl Pending {
     }
 
     /// Readies it for its first phase; vectors keep their capacity.
-    pub fn go_long(&mut self, target: &Target) {
+    pub(crate) fn go_long(&mut self, target: &Target) {
         self.state = match self.op {
             RequestOp::Read => State::NextWindow,
             RequestOp::Write => State::AwaitsLock,
@@ -315,7 +315,7 @@ impl Pending {
 
     /// A single one whose bio did all, as any other request reports it.
     #[cold]
-    pub fn end_single(&mut self) {
+    pub(crate) fn end_single(&mut self) {
         self.at = self.range.end();
         self.report.route = Route::all_direct(self.range.length());
         self.report.failure = None;
@@ -325,7 +325,7 @@ impl Pending {
 
     /// A single one whose bio did not move all its bytes: from here on it is a request whose only
     /// window is direct and all built.
-    pub fn take_the_long_way(&mut self, target: &Target) {
+    pub(crate) fn take_the_long_way(&mut self, target: &Target) {
         self.go_long(target);
         let WindowState { range, way, span, queues, is_built, .. } = &mut self.window;
         (*range, *way, *span, *is_built) = (self.range, Way::Direct, self.range, true);
@@ -335,7 +335,7 @@ impl Pending {
 
     /// Counts an attempt that moved nothing. True once there were too many in a row, or they took
     /// too long: each may wait for the kernel.
-    pub fn has_tried_enough(&mut self) -> bool {
+    pub(crate) fn has_tried_enough(&mut self) -> bool {
         let attempts = &mut self.attempts;
         if attempts.count == 0 {
             attempts.since = self.timing.reaped;
@@ -346,30 +346,35 @@ impl Pending {
     }
 
     /// Counts an attempt that moved nothing: `next`, or the end after too many.
-    pub fn try_again(&mut self, next: Next) -> Next {
+    pub(crate) fn try_again(&mut self, next: Next) -> Next {
         if self.has_tried_enough() {
             return self.fail(Errno::EAGAIN, self.window.range);
         }
         next
     }
 
-    pub fn is_write(&self) -> bool {
+    pub(crate) fn is_write(&self) -> bool {
         self.op == RequestOp::Write
     }
 
     /// Returns the range from the request's position to its end.
-    pub fn rest(&self) -> FileRange {
+    pub(crate) fn rest(&self) -> FileRange {
         FileRange::new(self.at, self.range.end())
     }
 
     /// Fails the request with an error that no bio had: nothing more of it is built, and it ends
     /// once its bios are back.
-    pub fn fail(&mut self, errno: Errno, range: FileRange) -> Next {
+    pub(crate) fn fail(&mut self, errno: Errno, range: FileRange) -> Next {
         self.fail_as(None, errno, range)
     }
 
     /// As [`Pending::fail`], with a kind that the errno alone does not give.
-    pub fn fail_as(&mut self, kind: Option<IoErrorKind>, errno: Errno, range: FileRange) -> Next {
+    pub(crate) fn fail_as(
+        &mut self,
+        kind: Option<IoErrorKind>,
+        errno: Errno,
+        range: FileRange,
+    ) -> Next {
         let is_edge_read = self.state == State::In(Phase::Edges);
         self.report.failure.get_or_insert(Failure { errno, range, kind, is_edge_read });
         self.window.is_built = true;
@@ -377,38 +382,38 @@ impl Pending {
     }
 
     /// True if it failed, or is to fail once its bios are back.
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.report.failure.is_some()
     }
 
     /// Returns true if it has its range, and the file's size, for itself: a lock held shared gives
     /// neither.
-    pub fn has_exclusive_lock(&self) -> bool {
+    pub(crate) fn has_exclusive_lock(&self) -> bool {
         matches!(self.hold, Some(Hold::Exclusive(_)))
     }
 
     /// True for a caller that waits inside its call.
-    pub fn is_blocking(&self) -> bool {
+    pub(crate) fn is_blocking(&self) -> bool {
         self.taker == Taker::BlockedCaller
     }
 
     /// True if no caller takes the result.
-    pub fn is_discarded(&self) -> bool {
+    pub(crate) fn is_discarded(&self) -> bool {
         self.taker == Taker::Dropped
     }
 
     /// Returns the unit of direct I/O for this request.
-    pub fn block(&self, target: &Target) -> u64 {
+    pub(crate) fn block(&self, target: &Target) -> u64 {
         if self.is_write() { target.blocks.write } else { target.blocks.read }
     }
 
     /// Returns the flags of a write, those that the file was opened with included.
-    pub fn write_flags(&self, target: &Target) -> RwFlags {
+    pub(crate) fn write_flags(&self, target: &Target) -> RwFlags {
         self.flags.with(target.access.durability)
     }
 
     /// Counts `bytes` of the current window as moved by its path.
-    pub fn count(&mut self, bytes: u64) {
+    pub(crate) fn count(&mut self, bytes: u64) {
         let reason = match self.window.way {
             Way::Direct => {
                 self.report.route.direct += bytes;
@@ -433,9 +438,9 @@ impl Pending {
 
 /// A request as the engine takes it in: admitted, its memory in the slab.
 pub struct Order {
-    pub op: RequestOp,
-    pub range: FileRange,
-    pub memory: Option<MemoryId>,
-    pub flags: RwFlags,
-    pub taker: Taker,
+    pub(crate) op: RequestOp,
+    pub(crate) range: FileRange,
+    pub(crate) memory: Option<MemoryId>,
+    pub(crate) flags: RwFlags,
+    pub(crate) taker: Taker,
 }

@@ -65,7 +65,7 @@ impl Core {
     }
 
     /// The completer, and where its completions give back what they had.
-    pub fn delivery(&mut self) -> (&mut Completer, Delivery<'_>) {
+    pub(crate) fn delivery(&mut self) -> (&mut Completer, Delivery<'_>) {
         let Core { completer, table, pool, backend, .. } = self;
         (completer, Delivery { table, pool, backend: &**backend })
     }

@@ -22,15 +22,15 @@ use crate::units::{Bytes, FileRange, is_aligned, to_u32, to_u64};
 
 /// Where the one bio of a request goes that is a single one.
 #[derive(Clone, Copy)]
-pub struct Spot<'t> {
-    pub object: &'t OpenObject,
-    pub offset: u64,
+pub(crate) struct Spot<'t> {
+    pub(crate) object: &'t OpenObject,
+    pub(crate) offset: u64,
 }
 
 /// The bio of an aligned request that is a single one, as the phases would build it. The memory is
 /// one range, so only its address is needed.
 #[inline(always)]
-pub fn single_spot<'t>(
+pub(crate) fn single_spot<'t>(
     target: &'t Target,
     (op, admitted): (RequestOp, Admitted),
     address: usize,
@@ -80,7 +80,7 @@ fn mapped_spot<'t>(
 
 /// The bio at a [`Spot`].
 #[inline(always)]
-pub fn single_spec<'t>(target: &Target, order: &Order, spot: Spot<'t>) -> BioDraft<'t> {
+pub(crate) fn single_spec<'t>(target: &Target, order: &Order, spot: Spot<'t>) -> BioDraft<'t> {
     let (op, flags) = if order.op == RequestOp::Write {
         (Op::Write, order.flags.with(target.access.durability))
     } else {
@@ -131,7 +131,7 @@ impl Core {
     /// Takes an admitted request in; the caller has checked `Table::has_room`. A queued request
     /// with a spot is built right away. Returns its place in the table.
     #[inline(always)]
-    pub fn take_in(
+    pub(crate) fn take_in(
         &mut self,
         target: &Arc<Target>,
         order: &Order,

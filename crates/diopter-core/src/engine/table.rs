@@ -17,17 +17,17 @@ use crate::sync::Arc;
 
 /// The requests of an engine, by place.
 pub struct Table {
-    pub free: Vec<usize>,
-    pub entries: Vec<Pending>,
-    pub targets: Targets,
+    pub(crate) free: Vec<usize>,
+    pub(crate) entries: Vec<Pending>,
+    pub(crate) targets: Targets,
     /// Places of requests that have completed and whose result was not taken yet.
     pub finished: VecDeque<usize>,
     /// Requests that could not continue; each is stepped once per round.
-    pub waiting: VecDeque<usize>,
+    pub(crate) waiting: VecDeque<usize>,
 }
 
 impl Table {
-    pub fn new() -> Table {
+    pub(crate) fn new() -> Table {
         let requests = REQUESTS_MAX as usize;
         Table {
             free: (0..requests).rev().collect(),
@@ -45,7 +45,7 @@ impl Table {
     }
 
     /// Returns true if a request is in the table, on its way or finished and not taken.
-    pub fn knows(&self, id: RequestId) -> bool {
+    pub(crate) fn knows(&self, id: RequestId) -> bool {
         self.place_of(id).is_some()
     }
 
@@ -55,7 +55,7 @@ impl Table {
     }
 
     /// Returns true if a request has finished whose result lies at its place.
-    pub fn has_finished(&self) -> bool {
+    pub(crate) fn has_finished(&self) -> bool {
         !self.finished.is_empty()
     }
 
@@ -65,7 +65,7 @@ impl Table {
     }
 
     /// Returns the target of a request that has not completed.
-    pub fn target_at(&self, place: usize) -> Arc<Target> {
+    pub(crate) fn target_at(&self, place: usize) -> Arc<Target> {
         Arc::clone(self.targets.get(self.entries[place].target.expect("an occupied place")))
     }
 
@@ -73,12 +73,12 @@ impl Table {
         RequestId(self.entries[place].id)
     }
 
-    pub fn place_of(&self, id: RequestId) -> Option<usize> {
+    pub(crate) fn place_of(&self, id: RequestId) -> Option<usize> {
         self.entries.iter().position(|pending| pending.id == id.0)
     }
 
     /// Returns true if a write to the inode of `inode_lock` is in the table.
-    pub fn has_writes_at(&self, inode_lock: &Arc<InodeLock>) -> bool {
+    pub(crate) fn has_writes_at(&self, inode_lock: &Arc<InodeLock>) -> bool {
         self.entries.iter().any(|pending| {
             let target = pending.target.map(|id| self.targets.get(id));
             pending.is_write()
@@ -101,17 +101,17 @@ impl Table {
     }
 
     /// Returns true if a caller may still take a result.
-    pub fn is_awaited(&self) -> bool {
+    pub(crate) fn is_awaited(&self) -> bool {
         self.entries.iter().any(|pending| pending.id != 0 && !pending.is_discarded())
     }
 
     /// Adds a request to those that are stepped in the next round.
-    pub fn set_waiting(&mut self, place: usize) {
+    pub(crate) fn set_waiting(&mut self, place: usize) {
         self.entries[place].is_waiting = true;
         self.waiting.push_back(place);
     }
 
-    pub fn has_earlier_writes(&self, place: usize, target: &Target) -> bool {
+    pub(crate) fn has_earlier_writes(&self, place: usize, target: &Target) -> bool {
         let id = self.entries[place].id;
         self.entries.iter().any(|other| {
             let its = other.target.map(|id| &**self.targets.get(id));
@@ -121,13 +121,13 @@ impl Table {
         })
     }
 
-    pub fn vacate(&mut self, place: usize) {
+    pub(crate) fn vacate(&mut self, place: usize) {
         self.entries[place].id = 0;
         self.free.push(place);
     }
 
     /// Returns how many requests have not ended; `filed` are with the completer.
-    pub fn live(&self, filed: usize) -> usize {
+    pub(crate) fn live(&self, filed: usize) -> usize {
         self.unreturned() - self.finished.len() - filed
     }
 
@@ -141,7 +141,7 @@ impl Table {
 
     /// Makes a request of a single bio one that has phases, for it needs more than that bio.
     #[cold]
-    pub fn lengthen(&mut self, place: usize, flight: &mut Flight) {
+    pub(crate) fn lengthen(&mut self, place: usize, flight: &mut Flight) {
         let pending = &mut self.entries[place];
         let target = self.targets.get(pending.target.expect("an occupied place"));
         pending.take_the_long_way(target);

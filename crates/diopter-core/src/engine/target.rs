@@ -40,7 +40,7 @@ pub struct Target {
     first: OpenObject,
     // A second cache line: of plain requests, only writes read it, and their inode lock.
     pub access: Access,
-    pub directness: Directness,
+    pub(crate) directness: Directness,
     inode_locks: [OnceLock<Arc<InodeLock>>; INODE_LOCKS],
     /// The striping over several objects, if any; read from the mapper once.
     striping: Option<Striping>,
@@ -53,11 +53,11 @@ pub struct Target {
     inode_lock_source: InodeLockSource,
     /// The errno of the first flush that failed; 0 for none.
     flush_error: AtomicI32,
-    pub hybrid: Hybrid,
+    pub(crate) hybrid: Hybrid,
     /// The limits of a single request to the device that it lies on.
     device_limits: DeviceLimits,
     /// Bytes of a request that is one bio, wherever it lies, if its memory is one range.
-    pub bytes_of_one: u64,
+    pub(crate) bytes_of_one: u64,
     /// Bytes of a bio that a polled device takes as one request; queried on first use.
     polled_bytes: OnceLock<u64>,
     /// Writes whose futures were dropped.
@@ -192,7 +192,7 @@ impl Target {
     /// only aligned memory. All bits are set if no request on this file is plain: it has several
     /// objects, is not open for this, or something must be queried or done first.
     #[inline]
-    pub fn plain_bits(&self, is_write: bool) -> u64 {
+    pub(crate) fn plain_bits(&self, is_write: bool) -> u64 {
         self.plain_bits[usize::from(is_write)]
     }
 
@@ -218,7 +218,7 @@ impl Target {
 
     /// Returns the limits of one bio, in whole blocks. The kernel builds those through the page
     /// cache.
-    pub fn bio_limits(&self, is_buffered: bool, block: u64) -> BioLimits {
+    pub(crate) fn bio_limits(&self, is_buffered: bool, block: u64) -> BioLimits {
         let bytes_max = u64::from(BIO_BYTES_MAX);
         if is_buffered {
             return BioLimits::new(bytes_max, 1);
@@ -229,7 +229,7 @@ impl Target {
     }
 
     /// As [`Target::bio_limits`], on a backend that polls the device.
-    pub fn polled_limits(&self, is_buffered: bool, block: u64) -> BioLimits {
+    pub(crate) fn polled_limits(&self, is_buffered: bool, block: u64) -> BioLimits {
         let limits = self.bio_limits(is_buffered, block);
         if is_buffered {
             return limits;
@@ -239,7 +239,7 @@ impl Target {
     }
 
     /// Bytes that the devices of all objects take as one request, whatever their memory.
-    pub fn polled_bytes(&self) -> u64 {
+    pub(crate) fn polled_bytes(&self) -> u64 {
         if let Some(bytes) = self.polled_bytes.get() {
             return *bytes;
         }
@@ -270,7 +270,7 @@ impl Target {
     }
 
     /// Returns how many bytes of runs on one object it has, from their start.
-    pub fn bytes_there(&self, runs: StridedRange) -> Result<u64, Errno> {
+    pub(crate) fn bytes_there(&self, runs: StridedRange) -> Result<u64, Errno> {
         let (object, start) = self.locate(runs.start())?;
         Ok(self.object_size(object)?.saturating_sub(start).min(runs.length()))
     }
@@ -278,7 +278,7 @@ impl Target {
     /// Returns true if a read met the end of its object at byte `at` of the file too early. The
     /// size of a file inside an image comes from its inode; a shorter read means that the image was
     /// truncated.
-    pub fn is_cut_off(&self, at: u64) -> bool {
+    pub(crate) fn is_cut_off(&self, at: u64) -> bool {
         self.striping.is_none() && self.size_fixed.is_some_and(|size| at < size)
     }
 
@@ -303,34 +303,37 @@ impl Target {
 
     /// The route policy in force on an engine that has `policy`: the file's own wins.
     #[inline]
-    pub fn route(&self, policy: RoutePolicy) -> RoutePolicy {
+    pub(crate) fn route(&self, policy: RoutePolicy) -> RoutePolicy {
         self.access.route.unwrap_or(policy)
     }
 
     /// The first object, for direct I/O.
     #[inline]
-    pub fn first(&self) -> &OpenObject {
+    pub(crate) fn first(&self) -> &OpenObject {
         &self.first
     }
 
     /// An object, for direct I/O.
     #[inline]
-    pub fn direct(&self, object: ObjectIndex) -> &OpenObject {
+    pub(crate) fn direct(&self, object: ObjectIndex) -> &OpenObject {
         &self.objects[usize::from(object.0)].direct
     }
 
     /// An object, for I/O through the page cache.
-    pub fn buffered(&self, object: ObjectIndex) -> Result<&OpenObject, Errno> {
+    pub(crate) fn buffered(&self, object: ObjectIndex) -> Result<&OpenObject, Errno> {
         self.backing(object).buffered()
     }
 
-    pub fn backing(&self, object: ObjectIndex) -> &dyn BackingObject {
+    pub(crate) fn backing(&self, object: ObjectIndex) -> &dyn BackingObject {
         &*self.objects[usize::from(object.0)].backing
     }
 
     /// The objects that a range touches, each with the part of it from the first byte touched to
     /// the last.
-    pub fn pieces(&self, range: FileRange) -> impl Iterator<Item = (ObjectIndex, u64, u64)> + '_ {
+    pub(crate) fn pieces(
+        &self,
+        range: FileRange,
+    ) -> impl Iterator<Item = (ObjectIndex, u64, u64)> + '_ {
         let mut queues = ObjectQueues::default();
         queues.fill(&*self.mapper, range, MergePolicy::PerObject);
         std::iter::from_fn(move || {
@@ -343,7 +346,7 @@ impl Target {
     }
 
     /// Returns true if an object that the range touches has cached pages, anywhere.
-    pub fn has_cached_pages(&self, range: FileRange) -> Option<bool> {
+    pub(crate) fn has_cached_pages(&self, range: FileRange) -> Option<bool> {
         let each = self.pieces(range).map(|(object, ..)| self.backing(object).has_cached_pages());
         let mut has_some = false;
         for reply in each {
@@ -360,16 +363,16 @@ impl Target {
 
     /// Returns true if it is striped over several objects.
     #[inline]
-    pub fn is_striped(&self) -> bool {
+    pub(crate) fn is_striped(&self) -> bool {
         self.striping.is_some()
     }
 
-    pub fn object_count(&self) -> usize {
+    pub(crate) fn object_count(&self) -> usize {
         self.objects.len()
     }
 
     /// Returns true if the kernel can append: it knows only the ends of objects.
-    pub fn kernel_appends(&self) -> bool {
+    pub(crate) fn kernel_appends(&self) -> bool {
         self.access.append && self.striping.is_none()
     }
 
@@ -380,7 +383,7 @@ impl Target {
 
     /// Returns true if an object's range has allocated space, as far as that is known or one query
     /// shows.
-    pub fn has_space(&self, object: ObjectIndex, (start, end): (u64, u64)) -> bool {
+    pub(crate) fn has_space(&self, object: ObjectIndex, (start, end): (u64, u64)) -> bool {
         let place = &self.objects[usize::from(object.0)];
         let mut space = lock(place.space.get());
         if !space.covers(start, end) {
@@ -394,28 +397,28 @@ impl Target {
     }
 
     /// An object's range was given space.
-    pub fn note_space(&self, object: ObjectIndex, (start, end): (u64, u64)) {
+    pub(crate) fn note_space(&self, object: ObjectIndex, (start, end): (u64, u64)) {
         lock(self.objects[usize::from(object.0)].space.get()).add(start, end);
     }
 
     /// Bytes that could still be given to an object.
-    pub fn free_bytes(&self, object: ObjectIndex) -> Option<u64> {
+    pub(crate) fn free_bytes(&self, object: ObjectIndex) -> Option<u64> {
         self.backing(object).free_bytes()
     }
 
     /// Locks a byte range against other processes; `false` when it is taken. A striped file's locks
     /// are its first object's.
-    pub fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {
+    pub(crate) fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {
         self.backing(ObjectIndex(0)).try_lock(start, end)
     }
 
     /// Returns true if a lock that this process took without diopter conflicts.
-    pub fn is_locked_by_this_process(&self, range: FileRange) -> bool {
+    pub(crate) fn is_locked_by_this_process(&self, range: FileRange) -> bool {
         self.backing(ObjectIndex(0)).is_locked_by_this_process(range.start(), range.end())
     }
 
     /// Unlocks what [`Target::try_lock`] locked.
-    pub fn unlock(&self, start: u64, end: u64) {
+    pub(crate) fn unlock(&self, start: u64, end: u64) {
         self.backing(ObjectIndex(0)).unlock(start, end);
     }
 
@@ -428,17 +431,17 @@ impl Target {
     }
 
     /// Returns every object whose write-back errors a flush must check.
-    pub fn flush_handles(&self) -> impl Iterator<Item = &OpenObject> {
+    pub(crate) fn flush_handles(&self) -> impl Iterator<Item = &OpenObject> {
         self.objects.iter().flat_map(Object::opened)
     }
 
     /// Every object, for direct I/O.
-    pub fn all_direct(&self) -> impl Iterator<Item = &OpenObject> {
+    pub(crate) fn all_direct(&self) -> impl Iterator<Item = &OpenObject> {
         self.objects.iter().map(|object| &object.direct)
     }
 
     /// The flush error that stays, if there was one.
-    pub fn flush_error(&self) -> Option<Errno> {
+    pub(crate) fn flush_error(&self) -> Option<Errno> {
         match self.flush_error.load(Ordering::Acquire) {
             0 => None,
             raw => Some(Errno::from_raw(raw)),
@@ -447,14 +450,14 @@ impl Target {
 
     /// Keeps the first flush error: data may be lost, and a later flush that finds nothing to do
     /// must not say otherwise.
-    pub fn latch_flush_error(&self, errno: Errno) {
+    pub(crate) fn latch_flush_error(&self, errno: Errno) {
         let latched =
             self.flush_error.compare_exchange(0, errno.raw(), Ordering::AcqRel, Ordering::Acquire);
         debug_assert!(latched.is_ok() || self.flush_error().is_some());
     }
 
     /// Why nothing of an operation can be direct, if so.
-    pub fn never_direct(&self, is_write: bool) -> Option<DetourReason> {
+    pub(crate) fn never_direct(&self, is_write: bool) -> Option<DetourReason> {
         match self.directness {
             Directness::None => Some(DetourReason::NoDirectIo),
             Directness::ReadsOnly if is_write => Some(DetourReason::KernelBuffers),

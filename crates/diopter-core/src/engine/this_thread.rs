@@ -8,7 +8,7 @@ use crate::inode_lock::InodeLock;
 use crate::sync::{Arc, Ordering, StaticCounter};
 
 /// An engine that another one of its thread waits for.
-pub trait ThreadEngine {
+pub(crate) trait ThreadEngine {
     /// Returns true if it has writes to the inode of `inode_lock` that have not ended.
     fn has_writes_at(&self, inode_lock: &Arc<InodeLock>) -> bool;
 
@@ -41,12 +41,12 @@ pub fn shard() -> usize {
 }
 
 /// Sets how the thread's own engine is reached.
-pub fn set_own(lend: Lend) {
+pub(crate) fn set_own(lend: Lend) {
     OWN.try_with(|own| own.set(Some(lend))).unwrap_or(());
 }
 
 /// Adds an engine of this thread, so that [`reap_this_thread`] finds it.
-pub fn enlist(engine: Weak<RefCell<dyn ThreadEngine>>) {
+pub(crate) fn enlist(engine: Weak<RefCell<dyn ThreadEngine>>) {
     // A thread that is being torn down has no other writer to wait for it.
     OTHERS
         .try_with(|others| {
@@ -59,7 +59,7 @@ pub fn enlist(engine: Weak<RefCell<dyn ThreadEngine>>) {
 
 /// Returns true if an engine of this thread that is not in use by the caller has writes to the
 /// inode of `inode_lock` that have not ended.
-pub fn others_have_writes_at(inode_lock: &Arc<InodeLock>) -> bool {
+pub(crate) fn others_have_writes_at(inode_lock: &Arc<InodeLock>) -> bool {
     OTHERS
         .try_with(|others| {
             let others = others.borrow();
@@ -73,7 +73,7 @@ pub fn others_have_writes_at(inode_lock: &Arc<InodeLock>) -> bool {
 
 /// Runs one round of every engine of this thread that is not in use by the caller. Returns true
 /// when one of them had something in flight.
-pub fn reap_this_thread() -> bool {
+pub(crate) fn reap_this_thread() -> bool {
     let mut had_some = false;
     OTHERS
         .try_with(|others| {

@@ -9,10 +9,10 @@ use crate::limits::WAIT_SLICE;
 use crate::policy::WaitPolicy;
 
 /// How long a blocked writer sleeps before it checks the other engines of its thread again.
-pub const INODE_LOCK_SLICE: Duration = Duration::from_millis(5);
+pub(crate) const INODE_LOCK_SLICE: Duration = Duration::from_millis(5);
 
 /// One turn's wait, when up to `left` may pass.
-pub fn turn_wait(policy: WaitPolicy, left: Duration) -> Wait {
+pub(crate) fn turn_wait(policy: WaitPolicy, left: Duration) -> Wait {
     match policy {
         WaitPolicy::Poll | WaitPolicy::Spin => Wait::Poll,
         WaitPolicy::Block if left.is_zero() => Wait::Poll,

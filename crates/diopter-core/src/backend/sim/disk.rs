@@ -11,10 +11,10 @@ use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::units::{align_down, align_up, to_u64, to_usize};
 
 /// Bytes that a crash keeps or loses as one.
-pub const SECTOR: u64 = 512;
+pub(crate) const SECTOR: u64 = 512;
 
 /// The page of the simulated page cache.
-pub const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// One simulated file.
 #[derive(Clone, Debug)]

@@ -46,7 +46,7 @@ impl Faults {
     }
 
     /// Draws the fate of one bio.
-    pub fn draw(&self, prng: &mut Prng) -> Fate {
+    pub(crate) fn draw(&self, prng: &mut Prng) -> Fate {
         // One draw for each kind, always, so that switching one off does not change the others.
         let hit = |prng: &mut Prng, n: u64| prng.one_in(n.max(1)) && n > 0;
         let never = hit(prng, self.never);
@@ -77,7 +77,7 @@ impl Faults {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub(crate) enum Effect {
     Well,
     Short,
     MovesNothing(Errno),
@@ -88,7 +88,7 @@ pub enum Effect {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fate {
-    pub effect: Effect,
-    pub slow: bool,
+pub(crate) struct Fate {
+    pub(crate) effect: Effect,
+    pub(crate) slow: bool,
 }

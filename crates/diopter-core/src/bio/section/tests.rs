@@ -57,8 +57,12 @@ fn machine(mapper: &dyn Mapper, transfer: Transfer) -> impl Iterator<Item = Even
     std::iter::from_fn(move || machine.next_event(mapper))
 }
 
+fn submitted(event: Event) -> Option<SectionBio> {
+    if let Event::Submit(bio) = event { Some(bio) } else { None }
+}
+
 fn bios(table: &dyn Mapper, transfer: Transfer) -> Vec<SectionBio> {
-    machine(table, transfer).filter_map(Event::submitted).collect()
+    machine(table, transfer).filter_map(submitted).collect()
 }
 
 /// Returns mapping calls and bios as text: `[map@0 n12 b1] 2x4K 40K`, in blocks.
@@ -439,10 +443,10 @@ impl Mapper for Counted {
 fn a_bio_is_handed_out_before_the_next_mapping_call() {
     let mapper = Counted(ext3(1), AtomicU32::new(0));
     let mut machine = machine(&mapper, transfer(0, 52 * KIB, V5_12, UNLIMITED));
-    let first = machine.find_map(Event::submitted).unwrap();
+    let first = machine.find_map(submitted).unwrap();
     assert_eq!((first.range.length(), first.vecs), (48 * KIB, 12));
     assert_eq!(mapper.1.load(Ordering::Relaxed), 1);
-    let second = machine.find_map(Event::submitted).unwrap();
+    let second = machine.find_map(submitted).unwrap();
     assert_eq!(second.range.length(), 4 * KIB);
     assert_eq!(mapper.1.load(Ordering::Relaxed), 2);
     assert_eq!(machine.next(), None);
@@ -468,7 +472,7 @@ fn what_was_mapped_before_a_failed_mapping_call_is_submitted() {
             machine(&Broken(ext3(1)), transfer(0, 52 * KIB, policy, UNLIMITED)).collect();
         let rest = FileRange::new(48 * KIB, 52 * KIB);
         assert_eq!(events.last(), Some(&Event::Failed(rest, Errno::EIO)));
-        let bios = events.into_iter().filter_map(Event::submitted);
+        let bios = events.into_iter().filter_map(submitted);
         assert_eq!(bios.map(|bio| bio.range.length()).sum::<u64>(), 48 * KIB);
     }
 }

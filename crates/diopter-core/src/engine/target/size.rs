@@ -23,7 +23,7 @@ impl Target {
 
     /// Returns how far a write may cover whole blocks: to the file's size. A file inside an image
     /// owns its whole last block, so there the size is rounded up.
-    pub fn size_in_blocks(&self) -> Result<u64, Errno> {
+    pub(crate) fn size_in_blocks(&self) -> Result<u64, Errno> {
         match (self.size_fixed, self.striping) {
             (Some(size), None) => Ok(align_up(size, self.blocks.write)),
             _ => self.size(),
@@ -31,7 +31,7 @@ impl Target {
     }
 
     /// Bytes in an object now.
-    pub fn object_size(&self, object: ObjectIndex) -> Result<u64, Errno> {
+    pub(crate) fn object_size(&self, object: ObjectIndex) -> Result<u64, Errno> {
         self.backing(object).size()
     }
 
@@ -62,14 +62,14 @@ impl Target {
     }
 
     /// Prepares a write up to byte `end`: a record of sizes that it changes is removed first.
-    pub fn before_write_to(&self, end: u64) -> Result<(), Errno> {
+    pub(crate) fn before_write_to(&self, end: u64) -> Result<(), Errno> {
         if self.outgrows_seal(end) { self.unseal() } else { Ok(()) }
     }
 
     /// Returns true if a write up to byte `end` may change a size that is on record. A direct write
     /// covers its whole last block if the file continues behind it, on whichever object.
     #[inline]
-    pub fn outgrows_seal(&self, end: u64) -> bool {
+    pub(crate) fn outgrows_seal(&self, end: u64) -> bool {
         self.seal.as_ref().is_some_and(|seal| {
             let block = if self.never_direct(true).is_some() { 1 } else { self.blocks.write };
             let touched = align_up(end, block).min(seal.size).max(end);
@@ -90,7 +90,7 @@ impl Target {
     /// Returns the range that a write of `range` may touch beyond its bytes: whole blocks, and
     /// whole pages of the page cache.
     #[inline]
-    pub fn touched(&self, range: FileRange) -> FileRange {
+    pub(crate) fn touched(&self, range: FileRange) -> FileRange {
         let unit = self.blocks.write.max(self.blocks.page);
         match self.striping {
             None => range.blocks(unit),
@@ -101,7 +101,7 @@ impl Target {
     /// Returns the start of the first page that a write of `range` changes. A write past the end of
     /// an object leaves a hole; the kernel then zeroes the rest of the object's last block through
     /// the page cache (ext4 on Linux 6.18).
-    pub fn filled_before(&self, range: FileRange, size: u64) -> Result<u64, Errno> {
+    pub(crate) fn filled_before(&self, range: FileRange, size: u64) -> Result<u64, Errno> {
         let page = self.blocks.page;
         let Some(striping) = self.striping else {
             let is_behind = range.end() > size;
@@ -125,7 +125,7 @@ impl Target {
     /// the end within a page. The caller holds the inode lock. The end is recorded at the inode
     /// lock, so that writes that start before it need not query it.
     #[cold]
-    pub fn leaves_hole_in_page(&self, start: u64) -> bool {
+    pub(crate) fn leaves_hole_in_page(&self, start: u64) -> bool {
         if self.striping.is_some() || self.size_fixed.is_some() {
             self.inode_lock().note_end(u64::MAX);
             return false;
@@ -140,7 +140,7 @@ impl Target {
     /// from byte `start` on leaves a hole there; returns where the file ends then. A process may
     /// have stored bytes there through a mapping. A direct write would make them part of the file;
     /// a buffered write would not (ext4 on Linux 6.18).
-    pub fn clear_last_page(&self, start: u64, size: u64) -> Result<u64, Errno> {
+    pub(crate) fn clear_last_page(&self, start: u64, size: u64) -> Result<u64, Errno> {
         let is_own = self.striping.is_none() && self.size_fixed.is_none();
         if !is_own || start <= size || is_aligned(size, self.blocks.page) {
             return Ok(size);
