@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use diopter::{Policies, Request};
+use diopter::{Errno, Policies, Request};
 use diopter_core::backend::Checked;
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
+use diopter_os::BioResult;
+use diopter_testkit::altered::Altered;
 use diopter_testkit::memory::filled as memory;
 
 const DEPTH: u64 = 32;
@@ -21,18 +23,19 @@ fn world() -> World {
     World::new(vec![disk])
 }
 
+const CONFIG: SimConfig = SimConfig {
+    seed: 1,
+    depth_max: 64,
+    latency_min_ns: 100_000,
+    latency_spread_ns: 0,
+    faults: Faults::NONE,
+    faulty: None,
+    mebibyte_ns: 0,
+};
+
 fn engine(world: &World) -> Engine {
     let slab = Engine::slab();
-    let config = SimConfig {
-        seed: 1,
-        depth_max: 64,
-        latency_min_ns: 100_000,
-        latency_spread_ns: 0,
-        faults: Faults::NONE,
-        faulty: None,
-        mebibyte_ns: 0,
-    };
-    let sim = Box::new(Sim::new(&slab, world, config));
+    let sim = Box::new(Sim::new(&slab, world, CONFIG));
     Engine::on_backend(slab.clone(), Box::new(Checked::new(sim, &slab)), Policies::default())
 }
 
@@ -189,4 +192,45 @@ fn writes_behind_a_writer_of_the_same_thread_are_all_served() {
         }
     }
     panic!("{ended} of 10 writes ended");
+}
+
+/// The kernel writes half of the first append. Then another process appends 100 bytes, so the file
+/// no longer ends on a block and the kernel refuses the direct write of the other half.
+#[test]
+fn an_append_that_lost_a_race_to_another_process_keeps_other_appends_out() {
+    let world = World::new(vec![Disk::new(1 << 20, 512, 512)]);
+    let (slab, others) = (Engine::slab(), world.clone());
+    let mut completed = 0;
+    let device = Altered(Sim::new(&slab, &world, CONFIG), move |_, result: &mut BioResult| {
+        completed += 1;
+        if completed == 1 {
+            *result = Ok(4096);
+        }
+        if completed == 2 {
+            *result = Err(Errno::EINVAL);
+        }
+        if completed <= 2 {
+            // The simulated device has written all of the bio.
+            let foreign = if completed == 2 { 100 } else { 0 };
+            others.with_disk(0, |disk| {
+                let content = [&disk.live()[..4096], &vec![3; foreign][..]].concat();
+                disk.load(&content);
+            });
+        }
+    });
+    let engine = Engine::on_backend(slab, Box::new(device), Policies::default());
+    let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
+    let access = Access { append: true, ..Access::default() };
+    let target = Target::alone(world.object(0), Identity, blocks, access);
+    for byte in [1, 2] {
+        engine.start(&target, Request::write(0, memory(8192, byte))).expect("room");
+    }
+    for _ in 0..2 {
+        let done = engine.wait(Duration::from_secs(60)).expect("the backend is there");
+        assert_eq!(done.expect("it finishes").result.map(|moved| moved.get()), Ok(8192));
+    }
+    let content = world.with_disk(0, |disk| disk.live().to_vec());
+    let runs: Vec<(u8, usize)> =
+        content.chunk_by(|one, next| one == next).map(|run| (run[0], run.len())).collect();
+    assert_eq!(runs, [(1, 4096), (3, 100), (1, 4096), (2, 8192)]);
 }
