@@ -24,12 +24,6 @@ impl Fleet {
         Ok(Fleet { cpus: allowed.into_iter().rev().take(MACHINES_MAX).collect() })
     }
 
-    /// How many run at once.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.cpus.len()
-    }
-
     /// Does `work` for every item, each with a processor to itself (for
     /// [`BootOptions::cpu`](super::BootOptions)), and gives the results in the items' order.
     pub fn each<T: Sync, R: Send>(

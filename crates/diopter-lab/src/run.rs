@@ -39,8 +39,6 @@ pub struct Lab<'a> {
 pub struct Boot<'a> {
     pub kernel: &'a Kernel,
     pub file_system: FileSystem,
-    /// How often this was booted before.
-    pub repeat: u32,
 }
 
 /// The result of a boot.
@@ -135,19 +133,19 @@ pub fn run(
     }
     let repeats = plan.repeats.max(1);
     // Repeats of one boot lie apart in time, so that what disturbs one leaves the other alone.
-    let mut todo: Vec<(usize, u32)> = Vec::new();
-    for repeat in 0..repeats {
-        todo.extend((0..units.len()).map(|unit| (unit, repeat)));
+    let mut todo: Vec<usize> = Vec::new();
+    for _ in 0..repeats {
+        todo.extend(0..units.len());
     }
     for is_last in [false, true] {
         if is_last {
             let differing = (0..units.len()).filter(|unit| units[*unit].differs());
-            todo = differing.map(|unit| (unit, repeats)).collect();
+            todo = differing.collect();
         }
-        let booted = lab.fleet.each(&todo, |(unit, repeat), cpu| {
+        let booted = lab.fleet.each(&todo, |unit, cpu| {
             let unit = &units[*unit];
             let kernel = &kernels[unit.kernel];
-            let boot = Boot { kernel, file_system: unit.file_system, repeat: *repeat };
+            let boot = Boot { kernel, file_system: unit.file_system };
             observe(BootProgress::Begun(boot));
             let booted = boot_once(lab, kernel, unit, plan, cpu);
             if let Ok(booted) = &booted {
@@ -157,7 +155,7 @@ pub fn run(
             booted
         });
         let mut is_interrupted = false;
-        for ((unit, _), booted) in todo.iter().zip(booted) {
+        for (unit, booted) in todo.iter().zip(booted) {
             match booted {
                 Ok(booted) => units[*unit].boots.push(booted),
                 Err(BootError::Stopped) => is_interrupted = true,

@@ -48,12 +48,6 @@ impl Watch {
         Watch { report: Arc::new(report), stop }
     }
 
-    /// The flag that ends the work: for [`BootOptions::stop`](super::BootOptions).
-    #[must_use]
-    pub fn stop(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.stop)
-    }
-
     /// Reports the progress.
     pub fn report(&self, progress: Progress) {
         (self.report)(progress);
