@@ -270,7 +270,7 @@ pub const LANES: &[Lane] = &[
                 "--lib",
                 "--",
                 "handoff",
-                "gate",
+                "inode_lock",
             ])
         }],
     ),
