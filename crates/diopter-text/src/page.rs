@@ -52,7 +52,7 @@ impl Page<'_> {
                 }
             }
         };
-        untrusted::page(&page.into_string()).into_owned()
+        untrusted::page(&(page.into_string() + "\n")).into_owned()
     }
 }
 
@@ -72,6 +72,7 @@ mod tests {
             scripts: &["page()"],
         };
         let page = page.into_text();
+        assert!(page.ends_with("</html>\n"), "{page}");
         assert_eq!(page.matches("</script>").count(), 2);
         assert!(!page.contains("<b>") && !page.contains('\u{202e}'), "{page}");
         let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
