@@ -1,0 +1,3 @@
+//! The library as C and C++ programs use it.
+
+mod header;
