@@ -110,7 +110,10 @@ fn keep_panics_silent() {
             if !IS_IN_CALL.try_with(Cell::get).unwrap_or(false) {
                 return before(panic);
             }
-            let message = panic.payload_as_str().unwrap_or("a panic without a message");
+            let payload = panic.payload();
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let message = text.or_else(|| payload.downcast_ref::<&str>().copied());
+            let message = message.unwrap_or("a panic without a message");
             let place = panic.location().map(|at| format!(", {}:{}", at.file(), at.line()));
             let message = format!("{message}{}", place.unwrap_or_default());
             PANIC.try_with(|last| last.replace(message)).unwrap_or_default();

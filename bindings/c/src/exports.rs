@@ -39,6 +39,10 @@ fn small(result: i64) -> c_int {
     c_int::try_from(result).unwrap_or(-libc::EOVERFLOW)
 }
 
+fn signed(result: i64) -> ssize_t {
+    ssize_t::try_from(result).unwrap_or(ssize_t::MAX)
+}
+
 fn count(moved: usize) -> i64 {
     i64::try_from(moved).unwrap_or(i64::MAX)
 }
@@ -115,7 +119,7 @@ pub unsafe extern "C" fn dpt_pread(
         Ok(self::count(file.read_at(unsafe { memory::filled(buf, count) }?, offset)?))
     };
     // SAFETY: the caller promises a handle or readable memory.
-    unsafe { on_file(file, read) as ssize_t }
+    signed(unsafe { on_file(file, read) })
 }
 
 /// Writes count bytes at offset, as pwrite(2) does, all of them; at the end of a file that was
@@ -135,7 +139,7 @@ pub unsafe extern "C" fn dpt_pwrite(
         Ok(self::count(file.write_at(unsafe { memory::taken(buf, count) }?, offset)?))
     };
     // SAFETY: the caller promises a handle or readable memory.
-    unsafe { on_file(file, write) as ssize_t }
+    signed(unsafe { on_file(file, write) })
 }
 
 /// Reads into iovcnt buffers, in order; otherwise as dpt_pread().
@@ -153,7 +157,7 @@ pub unsafe extern "C" fn dpt_preadv(
         Ok(count(file.read_vectored_at(&mut buffers, offset)?))
     };
     // SAFETY: the caller promises a handle or readable memory.
-    unsafe { on_file(file, read) as ssize_t }
+    signed(unsafe { on_file(file, read) })
 }
 
 /// Writes iovcnt buffers, in order; otherwise as dpt_pwrite().
@@ -171,7 +175,7 @@ pub unsafe extern "C" fn dpt_pwritev(
         Ok(count(file.write_vectored_at(&buffers, offset)?))
     };
     // SAFETY: the caller promises a handle or readable memory.
-    unsafe { on_file(file, write) as ssize_t }
+    signed(unsafe { on_file(file, write) })
 }
 
 /// Makes every write that returned, on any thread, durable with all metadata, as fsync(2) does. A

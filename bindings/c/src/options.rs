@@ -45,6 +45,9 @@ pub struct dpt_queue_options {
     pub flags: u32,
 }
 
+/// The most bytes of options of any version; a size beyond is memory that was not set.
+const SIZE_MAX: usize = 4096;
+
 impl Default for dpt_file_options {
     fn default() -> dpt_file_options {
         dpt_file_options { size: size_of::<dpt_file_options>(), flags: 0 }
@@ -73,16 +76,15 @@ pub unsafe fn read<T: Copy + Default>(options: *const T) -> Result<T> {
     }
     // SAFETY: the caller promises the first member, and `options` is aligned for the structure.
     let size = unsafe { options.cast::<usize>().read() };
-    if size < size_of::<T>() {
-        return invalid(libc::EINVAL, "the size in the options is too small: set it by sizeof");
+    if !(size_of::<T>()..=SIZE_MAX).contains(&size) {
+        return invalid(libc::EINVAL, "the size in the options is wrong: set it by sizeof");
     }
-    // A newer caller may be of the opinion that there are more members.
-    for at in size_of::<T>()..size.min(1 << 12) {
-        // SAFETY: below `size`, which the caller promises to be readable.
-        let byte = unsafe { options.cast::<u8>().add(at).read() };
-        if byte != 0 {
-            return invalid(libc::E2BIG, "an option is newer than this library: set it to 0");
-        }
+    // A newer caller has more members, of which this version knows nothing.
+    let newer = options.wrapping_add(1).cast::<u8>();
+    // SAFETY: the bytes from there up to `size`, which the caller promises to be readable.
+    let newer = unsafe { std::slice::from_raw_parts(newer, size - size_of::<T>()) };
+    if newer.iter().any(|byte| *byte != 0) {
+        return invalid(libc::E2BIG, "an option is newer than this library: set it to 0");
     }
     // SAFETY: aligned, and `size` bytes are readable; every bit pattern is a value of the types.
     Ok(unsafe { options.read() })
