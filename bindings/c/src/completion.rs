@@ -50,7 +50,7 @@ pub struct dpt_route {
     pub reserved: u32,
 }
 
-/// What became of each byte of a request. The counts add up to its length.
+/// The bytes of a request by their state. The counts add up to its length.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct dpt_outcome {

@@ -299,7 +299,7 @@ pub unsafe extern "C" fn dpt_queue_submit(
 }
 
 /// Fills completions, from the front, with up to max finished requests. Waits until there are min,
-/// or timeout_ns nanoseconds have passed, or nothing is in flight; a negative timeout_ns is no
+/// or timeout_ns nanoseconds have passed, or nothing is in flight; a negative timeout_ns sets no
 /// limit. With min 0 it does not wait.
 ///
 /// Returns how many there are, or a negative errno: -ENOTRECOVERABLE if the queue has lost its

@@ -22,7 +22,7 @@ pub struct dpt_file {
     _opaque: [u8; 0],
 }
 
-/// What a `dpt_file` names.
+/// The file of a `dpt_file`.
 pub struct OpenFile(pub File);
 
 static FILES: Places<OpenFile> = ForkMutex::new(VecDeque::new());

@@ -15,7 +15,7 @@ const KEPT_CLOSED: usize = 64;
 /// Marks a place without a value.
 const CLOSED: u64 = 0x6469_6f70_6465_6164;
 
-/// What a handle names.
+/// The type of a handle.
 pub trait Named: Sized + 'static {
     /// Marks a place with a value of this type.
     const MAGIC: u64;
@@ -101,7 +101,7 @@ unsafe fn place<'a, T: Named>(handle: *const Place<T>) -> Result<&'a Place<T>> {
         return Err(Failure::new(libc::EBADF, what));
     }
     // SAFETY: aligned, and readable as the caller promises; places are never freed, and `magic` is
-    // atomic, so another thread's close is no data race.
+    // atomic, so another thread's close races with nothing.
     Ok(unsafe { &*handle })
 }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn number(handle: *const Place<Number>) -> Result<u32> {
-        // SAFETY: the tests pass null, readable memory, and handles of their own.
+        // SAFETY: the tests pass null, readable memory, and handles that they opened.
         unsafe { get(handle) }.map(|number| number.0)
     }
 

@@ -1,6 +1,6 @@
 //! The C library of diopter: `diopter.h`, `libdiopter.so.0`, `libdiopter.a`. cbindgen makes the
-//! header from this crate, comments included. No logic of its own: checks of what C passes, and
-//! conversions.
+//! header from this crate, comments included. It only checks what C passes, and
+//! converts.
 //!
 //! # Safety
 //!

@@ -59,7 +59,7 @@ pub const DPT_REQUEST_DSYNC: u32 = 1;
 /// One wait of a call without a time limit.
 const SLICE: Duration = Duration::from_secs(1);
 
-/// What a `dpt_queue` names.
+/// The engine of a `dpt_queue`, and its results.
 pub struct Queue {
     engine: Engine,
     owner: ThreadId,

@@ -83,7 +83,7 @@ fn check_words(source: &Source, findings: &mut Vec<Finding>) {
 fn check_unsafe(source: &Source, findings: &mut Vec<Finding>) {
     if !WITH_UNSAFE.iter().any(|dir| source.path.starts_with(dir)) {
         for at in words(source.code(), "unsafe") {
-            let what = "unsafe outside diopter-os and bindings; move it to diopter-os, behind a safe function";
+            let what = "unsafe outside diopter-os and bindings; move it behind a safe function";
             findings.push(source.finding_at(at, what.to_owned()));
         }
     }

@@ -65,7 +65,7 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// What a program printed, and how it ended.
+/// The status of a program, and all that it printed.
 pub fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     let status = output.status;
