@@ -136,7 +136,7 @@ struct dpt_route {
   uint32_t reserved;
 };
 
-// What became of each byte of a request. The counts add up to its length.
+// The bytes of a request by their state. The counts add up to its length.
 struct dpt_outcome {
   // bytes read or written
   uint64_t done;
@@ -269,7 +269,7 @@ int dpt_queue_submit(struct dpt_queue *queue,
                      unsigned int count);
 
 // Fills completions, from the front, with up to max finished requests. Waits until there are min,
-// or timeout_ns nanoseconds have passed, or nothing is in flight; a negative timeout_ns is no
+// or timeout_ns nanoseconds have passed, or nothing is in flight; a negative timeout_ns sets no
 // limit. With min 0 it does not wait.
 //
 // Returns how many there are, or a negative errno: -ENOTRECOVERABLE if the queue has lost its

@@ -2,6 +2,7 @@
 //! modules inside `error::call`.
 
 use std::ffi::{c_char, c_void};
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use libc::{c_int, c_uint, iovec, mode_t, ssize_t};
@@ -321,9 +322,10 @@ pub unsafe extern "C" fn dpt_queue_complete(
             let why = "max is 0, less than min or larger than INT_MAX: pass the array's length";
             return Err(Failure::new(libc::EINVAL, why));
         }
-        // SAFETY: neither null nor misaligned, with room for `max` as the caller promises; the
-        // structure has no padding and every bit pattern is a value of it.
-        let completions = unsafe { std::slice::from_raw_parts_mut(completions, max as usize) };
+        let room = completions.cast::<MaybeUninit<dpt_completion>>();
+        // SAFETY: neither null nor misaligned, with room for `max` as the caller promises; nothing
+        // is read from it.
+        let completions = unsafe { std::slice::from_raw_parts_mut(room, max as usize) };
         let limit = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
         queue.complete(completions, min as usize, limit)
     })

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ThreadId;
@@ -270,7 +271,7 @@ impl Entered<'_> {
     /// Fills `completions` from the front, and returns how many.
     pub fn complete(
         &self,
-        completions: &mut [dpt_completion],
+        completions: &mut [MaybeUninit<dpt_completion>],
         min: usize,
         limit: Option<Duration>,
     ) -> Result<c_int> {
@@ -283,7 +284,7 @@ impl Entered<'_> {
         }
         state.details.clear();
         for (completion, to) in state.ready.drain(..count).zip(completions) {
-            *to = completion.completion;
+            to.write(completion.completion);
             state.details.push(completion.detail);
         }
         if let Some(event) = state.event.as_ref().filter(|_| !state.ready.is_empty()) {
