@@ -1,4 +1,4 @@
-//! The examples, compiled as they say, on files.
+//! The examples and the program of `docs/c.md`, compiled as they say, on files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,4 +57,21 @@ fn a_copy_has_the_bytes_of_its_source() {
     run(Command::new(&program).arg(dir.path().join("data")).arg(&target));
     assert!(std::fs::read(&target).expect("the copy") == bytes);
     check_usage(&program);
+}
+
+#[test]
+fn the_program_of_the_page_runs() {
+    let Some(installed) = installed() else { return };
+    let page = std::fs::read_to_string(root().join("../../docs/c.md")).expect("the page");
+    let (_, rest) = page.split_once("```c\n").expect("a program");
+    let (program, _) = rest.split_once("```").expect("its end");
+    let dir = directory();
+    let source = dir.path().join("page.c");
+    std::fs::write(&source, program).expect("a file");
+    let program = installed.compile(GCC, &source, dir.path(), &[]);
+    let output = Command::new(&program).current_dir(&dir).output().expect("it runs");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && message.contains("data.bin"), "{message}");
+    std::fs::write(dir.path().join("data.bin"), "any bytes").expect("a file");
+    run(Command::new(&program).current_dir(&dir));
 }

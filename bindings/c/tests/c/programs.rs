@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use diopter::layouts::{CreateOptions, ObjectPlace, StripedFile};
 use diopter_skip::{Capability, skip};
 
 use crate::install::{
@@ -23,13 +24,14 @@ const VALGRIND: [&str; 5] = [
 ];
 
 /// Each program, and its arguments.
-const PROGRAMS: [(&str, &[&str]); 7] = [
+const PROGRAMS: [(&str, &[&str]); 8] = [
     ("file.c", &[]),
     ("refused.c", &[]),
     ("queue.c", &["uring"]),
     ("queue.c", &["aio"]),
     ("queue.c", &["threads"]),
     ("states.c", &[]),
+    ("threads.c", &[]),
     ("lost.c", &[]),
 ];
 
@@ -148,5 +150,23 @@ fn a_file_inside_an_image_is_opened_by_its_name() {
     made.expect("an image");
     run(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(&content).arg(&image));
     let program = installed.compile(GCC, &source("inside.c"), dir.path(), &ASAN);
-    run(Command::new(program).args(["disk.img::/file", "words inside"]).current_dir(&dir));
+    run(Command::new(program).args(["image", "disk.img::/file", "words inside"]).current_dir(&dir));
+}
+
+#[test]
+fn a_striped_file_is_opened_by_its_manifest() {
+    let Some(installed) = installed() else { return };
+    let dir = directory();
+    let places = [(); 2].map(|()| ObjectPlace::Dir(dir.path().into()));
+    let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
+    let made = StripedFile::create(dir.path().join("wide.dio"), &options);
+    let wide = match made {
+        Ok(wide) => wide,
+        Err(error) => return skip(Capability::Xattr, error),
+    };
+    wide.write_all_at(b"words in stripes", 0).expect("room");
+    drop(wide);
+    let program = installed.compile(GCC, &source("inside.c"), dir.path(), &ASAN);
+    let arguments = ["striped", "wide.dio", "words in stripes"];
+    run(Command::new(program).args(arguments).current_dir(&dir));
 }

@@ -42,7 +42,7 @@ fn every_backend_serves_futures() {
     });
 }
 
-/// What one completion makes ready is submitted then, not after the thread's next time slice.
+/// Checks that a completion submits what it makes ready, and not the next time slice.
 fn check_phases(file: &File, bytes: &mut [u8]) {
     // Two bios after each other: the partial block is read, then written.
     let times = (0..20u64).map(|n| {
