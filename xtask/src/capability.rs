@@ -47,7 +47,11 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         Capability::Miri => nightly_runs(&["miri", "--version"]),
         Capability::Tracefs => instances_can_be_made(),
         Capability::Fio => fio_runs(),
+        Capability::Cc => ["gcc", "make", "pkg-config"].into_iter().try_for_each(installed),
         Capability::Cxx => installed("c++"),
+        Capability::Clang => installed("clang"),
+        Capability::Lld => installed("ld.lld"),
+        Capability::Valgrind => installed("valgrind"),
         Capability::Msrv => interface::oldest_compiler_runs(),
         _ => return tools::probe(capability),
     })

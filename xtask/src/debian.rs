@@ -13,7 +13,7 @@ struct Tool {
     wanted_by: Capability,
 }
 
-const TOOLS: [Tool; 9] = [
+const TOOLS: [Tool; 15] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
@@ -24,6 +24,12 @@ const TOOLS: [Tool; 9] = [
     Tool { name: "qemu-system-x86_64", package: "qemu-system-x86", wanted_by: Capability::Qemu },
     Tool { name: "fio", package: "fio", wanted_by: Capability::Fio },
     Tool { name: "c++", package: "g++", wanted_by: Capability::Cxx },
+    Tool { name: "gcc", package: "gcc", wanted_by: Capability::Cc },
+    Tool { name: "make", package: "make", wanted_by: Capability::Cc },
+    Tool { name: "pkg-config", package: "pkg-config", wanted_by: Capability::Cc },
+    Tool { name: "clang", package: "clang", wanted_by: Capability::Clang },
+    Tool { name: "ld.lld", package: "lld", wanted_by: Capability::Lld },
+    Tool { name: "valgrind", package: "valgrind", wanted_by: Capability::Valgrind },
 ];
 
 /// Makes the tools of these capabilities available where that can be done, and says what is

@@ -195,6 +195,7 @@ const BLESSED: &[&[&str]] = &[
     &["-p", "diopter-images", "--lib", "xfs::"],
     &["-p", "diopter-trace", "--lib", "summary::"],
     &["-p", "diopter-cli", "--tests"],
+    &["-p", "diopter-c", "--test", "c", "header::"],
 ];
 
 /// The command line.

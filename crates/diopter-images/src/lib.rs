@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod name;
+
 pub mod image;
 
 pub mod ext;

@@ -9,9 +9,11 @@
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use crate::errno::Errno;
+use crate::event::EventFd;
 use crate::fork;
 use crate::op::{BioId, BioResult, BioSpec, Op};
 use crate::rw;
@@ -22,7 +24,8 @@ mod ring;
 
 use call::{
     COMMAND_FDSYNC, COMMAND_FSYNC, COMMAND_PREADV, COMMAND_PWRITEV, ControlBlock, Event,
-    RwFlagsAndKey, io_cancel, io_destroy, io_getevents, io_setup, io_submit, result_of,
+    RwFlagsAndKey, SIGNALS_EVENT, io_cancel, io_destroy, io_getevents, io_setup, io_submit,
+    result_of,
 };
 use ring::MappedRing;
 
@@ -69,6 +72,8 @@ pub struct AioContext {
     cancelled: Vec<BioId>,
     /// Buffer for the events that `io_getevents` returns.
     events: Box<[Event]>,
+    /// The eventfd that the kernel signals for each event.
+    event: Option<EventFd>,
     /// The errno with which the kernel refused to return events. It is not called again.
     refused: Option<Errno>,
     /// The process that set the context up, by generation of fork.
@@ -97,6 +102,7 @@ impl AioContext {
             own: VecDeque::with_capacity(room),
             cancelled: Vec::with_capacity(room),
             events: vec![Event::default(); room].into_boxed_slice(),
+            event: None,
             refused: None,
             generation: fork::generation(),
         })
@@ -106,6 +112,20 @@ impl AioContext {
     #[must_use]
     pub fn features(&self) -> AioWanted {
         AioWanted { mapped_ring: self.ring.is_some() }
+    }
+
+    /// Has the kernel signal `event`, an eventfd, with each completion of a bio that is queued from
+    /// now on. It lasts for the life of the context. The bios that run on this thread signal
+    /// nothing: the [`AioContext::turn`] that runs them returns them.
+    ///
+    /// # Errors
+    /// Fails with `EBUSY` if there is one already, and with `EMFILE`.
+    pub fn notify(&mut self, event: BorrowedFd<'_>) -> Result<(), Errno> {
+        if self.event.is_some() {
+            return Err(Errno::EBUSY);
+        }
+        self.event = Some(EventFd::of(event)?);
+        Ok(())
     }
 
     /// Returns the number of accepted bios that did not complete yet.
@@ -155,10 +175,13 @@ impl AioContext {
             Op::SyncAll => COMMAND_FSYNC,
             Op::Allocate(_) => return None,
         };
+        let event = self.event.as_ref().map(|event| event.as_raw_fd().cast_unsigned());
         let block = ControlBlock {
             data: id.to_user_data(),
             operation,
             descriptor: spec.object.raw_fd().cast_unsigned(),
+            block_flags: event.map_or(0, |_| SIGNALS_EVENT),
+            event_descriptor: event.unwrap_or(0),
             ..ControlBlock::default()
         };
         if !spec.op.is_transfer() {

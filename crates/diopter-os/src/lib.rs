@@ -67,8 +67,9 @@ pub mod slab;
 
 pub mod rw;
 
-pub mod aio;
 pub mod event;
+
+pub mod aio;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;

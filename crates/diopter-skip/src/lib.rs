@@ -73,6 +73,14 @@ capabilities! {
     PublicApi = "cargo-public-api",
     /// A C++ compiler.
     Cxx = "c++",
+    /// A C compiler, make and pkg-config.
+    Cc = "cc",
+    /// clang.
+    Clang = "clang",
+    /// The linker of LLVM.
+    Lld = "lld",
+    /// valgrind.
+    Valgrind = "valgrind",
     /// Access lists on the file system of the tests.
     Acl = "acl",
     /// apt-get and dpkg-deb.

@@ -1,5 +1,6 @@
 //! `Engine`: the queued interface, over the core's engine.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use diopter_core::completion::{Completion, CompletionCounters};
@@ -192,6 +193,22 @@ impl Engine {
     #[inline]
     pub fn tick(&self) {
         self.core.tick();
+    }
+
+    /// Returns an eventfd that becomes readable when a request may have finished, for poll(2) and
+    /// the like. The engine makes it with the first call, and keeps it open; without it no call
+    /// does anything for it.
+    ///
+    /// A caller starts requests and calls [`Engine::tick`], takes results with [`Engine::wait`] and
+    /// a timeout of zero until that returns `None`, and then polls. That `None` clears the
+    /// descriptor, unless another round has something to do already. It stays readable while all
+    /// that is left waits for writes of other threads or processes to the same blocks.
+    ///
+    /// # Errors
+    /// `EBUSY` if the first call finds requests in flight, or results that were not taken; `EMFILE`
+    /// and the like.
+    pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.core.event_fd()
     }
 
     /// Cancels a request, best effort. It still finishes, and its outcome reports of each range

@@ -5,3 +5,4 @@
 pub use crate::file::Image;
 pub use diopter_core::error::{ImageError, ImageErrorKind};
 pub use diopter_images::image::{Entry, Names, Node, NodeKind, Use};
+pub use diopter_images::name::{InsideName, split_name};

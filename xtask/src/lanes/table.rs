@@ -50,6 +50,18 @@ pub enum Work {
 
 const BACKENDS: &[Capability] = &[Capability::Uring, Capability::Aio, Capability::Threads];
 
+/// The tools of programs in C, and the parts of the kernel that they use.
+const C_TOOLS: &[Capability] = &[
+    Capability::Cc,
+    Capability::Cxx,
+    Capability::Clang,
+    Capability::Lld,
+    Capability::Valgrind,
+    Capability::Uring,
+    Capability::Aio,
+    Capability::Ext4,
+];
+
 const CLIPPY_WITH_TOKIO: &[&str] =
     &["clippy", "-p", "diopter", "--all-targets", "--features", "tokio", "--", "-D", "warnings"];
 
@@ -255,6 +267,7 @@ pub const LANES: &[Lane] = &[
         uses: BACKENDS,
         ..plain("process", 25, &[test(&["test", "-p", "diopter", "--test", "process"])])
     },
+    Lane { uses: C_TOOLS, ..plain("c", 110, &[test(&["test", "-p", "diopter-c", "--test", "c"])]) },
     plain(
         "loom",
         60,

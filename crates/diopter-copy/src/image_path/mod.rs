@@ -2,7 +2,6 @@
 //! what can't be opened. The commands use them.
 
 mod extents;
-mod name;
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +11,8 @@ use diopter::{BackendKind, Error, File, FileRange, SetupError};
 use diopter_images::image::walk::ExtentWalk;
 use diopter_images::image::{Node, NodeKind, Use};
 
+pub use diopter::images::{InsideName, split_name as split};
 pub use extents::{DataRanges, ExtentCounts, MappedBytes, check_overwrite};
-pub use name::{InsideName, split};
 
 /// An open image, and a path in it.
 pub struct Inside {

@@ -7,7 +7,7 @@
 
 use diopter_os::{AioContext, AioWanted, BioId, BioResult, Errno, Slab, rw};
 
-use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::error::BackendError;
 use crate::limits::AIO_CONTEXTS_MAX;
 use crate::sync::{Ordering, StaticCounter};
@@ -92,6 +92,14 @@ impl Backend for Aio {
 
     fn cancel(&mut self, id: BioId) {
         self.context.cancel(id);
+    }
+
+    fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
+        match what {
+            Register::Notify(event) => self.context.notify(event),
+            Register::File(_) | Register::Buffers(_) => Err(Errno::EOPNOTSUPP),
+            Register::Forget(_) => Ok(()),
+        }
     }
 
     fn features(&self) -> Vec<(&'static str, bool)> {

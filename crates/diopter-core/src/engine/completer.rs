@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use diopter_os::{RwFlags, Slab};
+use diopter_os::{EventFd, RwFlags, Slab};
 
 use crate::backend::Backend;
 use crate::clock::Nanos;
@@ -68,6 +68,8 @@ pub struct Completer {
     /// Results that have been through a worker, each with the file of a write that failed.
     returned: VecDeque<(usize, FinishedRequest, Option<Weak<Target>>)>,
     crew: Option<Workers<Job, Ended>>,
+    /// Signalled after each job of the crew.
+    event: Option<Arc<EventFd>>,
     /// Jobs with the crew, and how many of them are results that a caller waits for.
     out: usize,
     pub results_out: usize,
@@ -90,6 +92,7 @@ impl Completer {
             ready: VecDeque::new(),
             returned: VecDeque::new(),
             crew: None,
+            event: None,
             out: 0,
             results_out: 0,
             counters: CompletionCounters::NONE,
@@ -188,8 +191,20 @@ impl Completer {
             return false;
         }
         let capacity = REQUESTS_MAX as usize;
-        let make = || Workers::new("diopter-done", COMPLETION_WORKERS_MAX, capacity, Job::run);
-        self.crew.get_or_insert_with(make).staff()
+        let crew = self.crew.get_or_insert_with(|| {
+            let crew = Workers::new("diopter-done", COMPLETION_WORKERS_MAX, capacity, Job::run);
+            signal_by(&crew, self.event.as_ref());
+            crew
+        });
+        crew.staff()
+    }
+
+    /// Has the workers signal `event` after each job.
+    pub fn notify(&mut self, event: Arc<EventFd>) {
+        let event = self.event.insert(event);
+        if let Some(crew) = &self.crew {
+            signal_by(crew, Some(event));
+        }
     }
 
     fn note_back(&mut self, is_result: bool) {
@@ -421,6 +436,13 @@ impl Completer {
         table.vacate(place);
         self.look_away();
         Some(finished)
+    }
+}
+
+fn signal_by(crew: &Workers<Job, Ended>, event: Option<&Arc<EventFd>>) {
+    if let Some(event) = event.map(Arc::clone) {
+        let is_first = crew.on_finished(move || event.signal());
+        debug_assert!(is_first, "an engine has one eventfd");
     }
 }
 

@@ -143,6 +143,24 @@ impl Core {
         self.pause_unless(came_back);
     }
 
+    /// Returns true if a finished request or a callback waits for the caller.
+    pub fn has_results(&self) -> bool {
+        let completer = &self.completer;
+        self.table.has_finished() || completer.returned() > 0 || completer.ready_count() > 0
+    }
+
+    /// Returns true if another round may do something before anything completes.
+    pub fn can_continue(&self) -> bool {
+        // With something in flight, its completion brings the round that steps what waits.
+        let is_quiet = self.backend.held() == 0 && self.completer.out() == 0;
+        self.is_in_haste || self.can_hand_over() || is_quiet && self.table.has_waiting()
+    }
+
+    /// Returns true if the next round hands over what the last one built.
+    pub fn can_hand_over(&self) -> bool {
+        self.flight.can_hand_over(&*self.backend, self.policies.depth)
+    }
+
     /// Sleeps briefly after a round in which nothing came back if nothing is in flight.
     pub(crate) fn pause_unless(&mut self, came_back: bool) {
         let is_idle = !came_back

@@ -64,6 +64,15 @@ pub(crate) fn share_of(
     Some(depth.div_ceil(objects).max(1))
 }
 
+/// Returns how many bios a backend takes under a policy.
+fn depth_of(backend: &dyn Backend, depth: DepthPolicy) -> u32 {
+    let depth_max = backend.capabilities().depth_max;
+    match depth {
+        DepthPolicy::Fixed(depth) => depth.max(1).min(depth_max),
+        DepthPolicy::Auto => depth_max,
+    }
+}
+
 impl Flight {
     /// Builds one bio and puts it into the backlog.
     pub(crate) fn add(
@@ -185,10 +194,7 @@ impl Flight {
         depth: DepthPolicy,
         mut on_handed: impl FnMut(usize, bool),
     ) {
-        let depth = match depth {
-            DepthPolicy::Fixed(depth) => depth.max(1).min(backend.capabilities().depth_max),
-            DepthPolicy::Auto => backend.capabilities().depth_max,
-        };
+        let depth = depth_of(backend, depth);
         if self.bulk.is_waiting() {
             return self.hand_over_in_part(backend, on_handed);
         }
@@ -241,6 +247,14 @@ impl Flight {
             self.backlog.pop_front();
         }
         self.bulk.end_hand_over(self.backlog.is_empty());
+    }
+
+    /// Returns true if [`Flight::hand_over`] would hand a bio over: one that was built, or found
+    /// room, after the last one.
+    pub fn can_hand_over(&self, backend: &dyn Backend, depth: DepthPolicy) -> bool {
+        let has_room = backend.held() < depth_of(backend, depth);
+        let has_bulk = self.bulk.has_kept_back() && self.bulk.has_room();
+        has_room && (has_bulk || !self.backlog.is_empty())
     }
 
     /// Returns true if bios wait for room in the backend.

@@ -1,16 +1,16 @@
 //! `Engine`: the queued entry point. A handle on a `Core`; stays on its thread.
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter_os::{Errno, IoBuf, Slab};
+use diopter_os::{Errno, EventFd, IoBuf, Slab};
 
 use crate::backend::{Backend, Checked, Register, SelectedBackend};
 use crate::clock;
 use crate::completion::{Completion, CompletionCounters};
-use crate::engine::admit;
 use crate::engine::core::{Core, SLAB_SHAPE};
 use crate::engine::depth::DepthReport;
 use crate::engine::options::{BackendChoice, EngineOptions};
@@ -19,6 +19,7 @@ use crate::engine::single::single_spot;
 use crate::engine::target::Target;
 use crate::engine::this_thread::{self, ThreadEngine};
 use crate::engine::wait::{Deadline, turn_wait};
+use crate::engine::{admit, event};
 use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
 use crate::limits::{COMPLETION_BUDGET, DEPTH_MAX};
 use crate::policy::Policies;
@@ -51,6 +52,8 @@ pub struct Engine {
     choice: BackendChoice,
     /// A callback is running: those after it wait until it has returned.
     is_in_callback: Cell<bool>,
+    /// Signalled when a request may have finished, if a caller polls for that.
+    event: OnceCell<Arc<EventFd>>,
 }
 
 impl Engine {
@@ -91,7 +94,7 @@ impl Engine {
         let core = Rc::new(RefCell::new(core));
         let engine: Rc<RefCell<dyn ThreadEngine>> = core.clone();
         this_thread::enlist(Rc::downgrade(&engine));
-        Engine { core, choice, is_in_callback: Cell::new(false) }
+        Engine { core, choice, is_in_callback: Cell::new(false), event: OnceCell::new() }
     }
 
     /// The core; in a child of fork, without anything of the parent's.
@@ -194,7 +197,7 @@ impl Engine {
                 return Err(error);
             }
             if is_idle || left.is_zero() {
-                return Ok(None);
+                return Ok(self.event.get().and_then(|event| event::rearm(event, &mut core)));
             }
             core.pause_unless(came_back);
         }
@@ -253,6 +256,28 @@ impl Engine {
         if self.core.borrow().completer.has_completions() {
             self.run_callbacks();
         }
+        if let Some(event) = self.event.get() {
+            event::signal_if_ready(event, &self.core.borrow());
+        }
+    }
+
+    /// Returns an eventfd that becomes readable when a request may have finished, for poll(2) and
+    /// the like. The engine makes it with the first call, and keeps it open.
+    ///
+    /// A caller starts requests and calls [`Engine::tick`], takes results with a [`Engine::wait`]
+    /// of no time until it returns `None`, and then polls. That `None` clears the descriptor,
+    /// unless another round has something to do already. It stays readable while all that is left
+    /// waits for writes of other threads or processes to the same blocks.
+    ///
+    /// # Errors
+    /// `EBUSY` if the first call finds requests in flight, or results that were not taken; `EMFILE`
+    /// and the like; `EOPNOTSUPP` for a backend that signals nothing, as the simulator.
+    pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+        if let Some(event) = self.event.get() {
+            return Ok(event.as_fd());
+        }
+        let made = event::attach(&mut self.core())?;
+        Ok(self.event.get_or_init(|| made).as_fd())
     }
 
     /// Where completions have run, how often, and why.

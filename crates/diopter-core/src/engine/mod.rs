@@ -39,6 +39,7 @@ mod loss;
 mod blocking;
 pub mod options;
 mod thread;
+mod event;
 mod handle;
 mod scope;
 

@@ -52,6 +52,8 @@ pub(super) const COMMAND_FSYNC: u16 = 2;
 pub(super) const COMMAND_FDSYNC: u16 = 3;
 pub(super) const COMMAND_PREADV: u16 = 7;
 pub(super) const COMMAND_PWRITEV: u16 = 8;
+/// `IOCB_FLAG_RESFD`.
+pub(super) const SIGNALS_EVENT: u32 = 1;
 
 pub(super) fn io_setup(entries: u32) -> Result<libc::c_ulong, Errno> {
     let mut context: libc::c_ulong = 0;

@@ -5,6 +5,7 @@ mod bench;
 mod callbacks;
 mod durable;
 mod ends;
+mod event;
 mod listed;
 mod space;
 

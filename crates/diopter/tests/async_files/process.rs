@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use diopter::engine::use_for_futures;
-use diopter::{BackendKind, EngineOptions, IoErrorKind};
+use diopter::{BackendKind, EngineOptions, File, IoErrorKind};
+use diopter_core::limits::WAIT_SLICE;
 use diopter_os::testing::{check_in_own_process, fork};
 
 use crate::bytes::{LONG, content, drive, file_of, memory, memory_of};
@@ -20,7 +21,7 @@ fn serving_threads() -> usize {
 fn every_backend_serves_futures() {
     let name = "every_backend_serves_futures";
     check_in_own_process(module_path!(), name, || {
-        for backend in [BackendKind::Threads, BackendKind::Auto] {
+        for backend in [BackendKind::Threads, BackendKind::Aio, BackendKind::Auto] {
             use_for_futures(EngineOptions { backend, checked: true, ..EngineOptions::default() });
             let (file, mut bytes) = file_of(1 << 20, env::seed());
             let reads = (0..300u64).map(|n| file.read_at_async(memory(3000), n * 3001));
@@ -32,12 +33,27 @@ fn every_backend_serves_futures() {
             let (result, _) = drive(&mut file.write_at_async(memory_of(&[5; 70_000]), 11));
             assert_eq!(result.unwrap(), 70_000);
             bytes[11..70_011].fill(5);
+            check_phases(&file, &mut bytes);
             drive(&mut file.sync_data_async()).unwrap();
             assert!(content(&file, 0, 1 << 20) == bytes);
             // The next engine is made with the next options.
             wait_until("the threads that serve futures leave", || serving_threads() == 0);
         }
     });
+}
+
+/// Checks that a completion submits what it makes ready, and not the next time slice.
+fn check_phases(file: &File, bytes: &mut [u8]) {
+    // Two bios after each other: the partial block is read, then written.
+    let times = (0..20u64).map(|n| {
+        let started = Instant::now();
+        let (result, _) = drive(&mut file.write_at_async(memory_of(&[7; 100]), n * 4096 + 5));
+        assert_eq!(result.unwrap(), 100);
+        started.elapsed()
+    });
+    let fastest = times.min().expect("some");
+    assert!(fastest < WAIT_SLICE / 2, "{fastest:?}");
+    (0..20).for_each(|n| bytes[n * 4096 + 5..][..100].fill(7));
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {

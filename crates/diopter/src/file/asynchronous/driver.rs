@@ -144,7 +144,8 @@ impl Driver {
             }
         }
         let is_broken = core.broken.is_some() && core.table.unreturned() == 0;
-        let next = if core.is_in_haste || has_finished && !self.queue.is_empty() {
+        let can_start = has_finished && !self.queue.is_empty();
+        let next = if core.is_in_haste || core.can_hand_over() || can_start {
             Next::Again
         } else if core.table.has_waiting() {
             Next::Soon

@@ -1,4 +1,4 @@
-//! Names of the form `IMAGE::/PATH`.
+//! Names of the form `IMAGE::/PATH`. Only this file knows the separator.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ pub struct InsideName {
 
 /// Splits a name at the first `::/` after an existing path; `None` for a plain path: one that
 /// exists as a whole, or has no image in it.
-pub fn split(name: &Path) -> Option<InsideName> {
+pub fn split_name(name: &Path) -> Option<InsideName> {
     let bytes = name.as_os_str().as_bytes();
     if !bytes.windows(SEPARATOR.len()).any(|window| window == SEPARATOR) {
         return None;
@@ -55,7 +55,7 @@ mod tests {
     /// How `name` is split in a directory with `names`: image and path.
     fn check(names: &[&str], name: &str, expected: Option<(&str, &str)>) {
         let dir = dir(names);
-        let found = split(&dir.path().join(name));
+        let found = split_name(&dir.path().join(name));
         let expected = expected.map(|(image, path)| InsideName {
             image: dir.path().join(image),
             path: path.as_bytes().to_vec(),
@@ -77,7 +77,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("a::")).unwrap();
         let link = dir.path().join("a::/link");
         std::os::unix::fs::symlink("nowhere", &link).unwrap();
-        assert_eq!(split(&link), None, "a link that leads nowhere");
+        assert_eq!(split_name(&link), None, "a link that leads nowhere");
     }
 
     #[test]
@@ -91,6 +91,6 @@ mod tests {
         check(&[], "gone.img::/b", None);
         check(&["a.img"], "a.img", None);
         check(&["a.img"], "a.img::b", None);
-        assert_eq!(split(Path::new("::/b")), None);
+        assert_eq!(split_name(Path::new("::/b")), None);
     }
 }

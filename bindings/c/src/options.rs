@@ -1,0 +1,91 @@
+//! Structures of options. Each begins with its size, so that later versions can add members.
+
+use std::ffi::c_char;
+
+use libc::c_int;
+
+use crate::error::{Failure, Result};
+
+/// Refuses every request that would go through the page cache, in whole or in part, and a file
+/// without direct I/O, with -EOPNOTSUPP.
+pub const DPT_FILE_STRICT: u64 = 1;
+/// Sends every request through the page cache.
+pub const DPT_FILE_BUFFERED: u64 = 2;
+/// Locks what it writes against other processes that open the file with this flag as well.
+pub const DPT_FILE_SHARED_WRITERS: u64 = 4;
+/// Opens a striped file by the name of its manifest; any other file as without this flag.
+pub const DPT_FILE_STRIPED: u64 = 8;
+/// Opens IMAGE::/PATH, a file inside an unmounted ext2, ext3, ext4 or XFS file system; any other
+/// name as without this flag. Such a file keeps its size: it is read, or overwritten in place.
+pub const DPT_FILE_IMAGE: u64 = 16;
+
+/// Options of dpt_file_open(). Set every byte to 0, then size, then what is wanted.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dpt_file_options {
+    /// sizeof(struct dpt_file_options)
+    pub size: usize,
+    /// DPT_FILE_STRICT and so on, or 0
+    pub flags: u64,
+}
+
+/// Options of dpt_queue_create(). Set every byte to 0, then size, then what is wanted.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dpt_queue_options {
+    /// sizeof(struct dpt_queue_options)
+    pub size: usize,
+    /// "auto", "uring", "aio" or "threads"; NULL is "auto"
+    pub backend: *const c_char,
+    /// a set of policies: "diopter", "linux-4.15" and so on; NULL is "diopter"
+    pub preset: *const c_char,
+    /// operations in the device at a time, from 1 to 128; 0 has the queue find out
+    pub depth: u32,
+    /// 0
+    pub flags: u32,
+}
+
+/// The most bytes of options of any version; a size beyond is memory that was not set.
+const SIZE_MAX: usize = 4096;
+
+impl Default for dpt_file_options {
+    fn default() -> dpt_file_options {
+        dpt_file_options { size: size_of::<dpt_file_options>(), flags: 0 }
+    }
+}
+
+impl Default for dpt_queue_options {
+    fn default() -> dpt_queue_options {
+        let (backend, preset) = (std::ptr::null(), std::ptr::null());
+        let size = size_of::<dpt_queue_options>();
+        dpt_queue_options { size, backend, preset, depth: 0, flags: 0 }
+    }
+}
+
+/// Copies options; null is the default.
+///
+/// # Safety
+/// `options` is null, or begins with a `size_t` that is the number of its readable bytes.
+pub unsafe fn read<T: Copy + Default>(options: *const T) -> Result<T> {
+    let invalid = |errno: c_int, why: &str| Err(Failure::new(errno, why));
+    if options.is_null() {
+        return Ok(T::default());
+    }
+    if !options.is_aligned() {
+        return invalid(libc::EINVAL, "the options are misaligned: pass a structure of diopter.h");
+    }
+    // SAFETY: the caller promises the first member, and `options` is aligned for the structure.
+    let size = unsafe { options.cast::<usize>().read() };
+    if !(size_of::<T>()..=SIZE_MAX).contains(&size) {
+        return invalid(libc::EINVAL, "the size in the options is wrong: set it by sizeof");
+    }
+    // A newer caller has more members, of which this version knows nothing.
+    let newer = options.wrapping_add(1).cast::<u8>();
+    // SAFETY: the bytes from there up to `size`, which the caller promises to be readable.
+    let newer = unsafe { std::slice::from_raw_parts(newer, size - size_of::<T>()) };
+    if newer.iter().any(|byte| *byte != 0) {
+        return invalid(libc::E2BIG, "an option is newer than this library: set it to 0");
+    }
+    // SAFETY: aligned, and `size` bytes are readable; every bit pattern is a value of the types.
+    Ok(unsafe { options.read() })
+}
