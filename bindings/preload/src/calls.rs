@@ -4,7 +4,8 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 
 use diopter::Errno;
-use rustix::fs::OFlags;
+use nix::errno::Errno as Raw;
+use rustix::fs::{OFlags, SeekFrom};
 
 use crate::config::{self, Config};
 use crate::copy::{self, Side};
@@ -13,9 +14,9 @@ use crate::files;
 use crate::guard::{is_serving, serve};
 use crate::memory::Memory;
 use crate::process::Process;
-use crate::real::{self, descriptor};
+use crate::real::descriptor;
 use crate::report::{self, Counter};
-use crate::uncached::{self, Write};
+use crate::uncached::{self, Open, Write};
 
 /// A read or a write.
 pub struct Transfer<P, U, M> {
@@ -46,7 +47,7 @@ where
             Some(uncached) if config.all => self.write_past_cache(fd, config, uncached),
             _ => (self.plain)(),
         };
-        if moved < 0 && real::errno() == libc::EINVAL {
+        if moved < 0 && Raw::last_raw() == libc::EINVAL {
             return self.run_refused(fd);
         }
         if moved > 0 && report::is_on() {
@@ -77,21 +78,24 @@ where
     fn write_past_cache(&self, fd: BorrowedFd<'_>, config: &Config, uncached: &U) -> isize {
         let stat = uncached::large(fd, self.length, config.min_size);
         let Some(stat) = stat else { return (self.plain)() };
-        let named = (self.fd, fd);
+        let of = Open { number: self.fd, fd, stat: &stat };
         let decision = serve(|process| {
             let (mut streams, mut files) = (process.streams(), process.files());
-            Ok(streams.before_write(&mut files, named, &stat, self.length, config.min_size))
+            Ok(streams.before_write(&mut files, of, self.length, config.min_size))
         });
         let mut decision = decision.unwrap_or(Write::Plain);
         if decision == Write::Uncached {
             let moved = uncached();
             let is_unknown =
-                [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS].contains(&real::errno());
+                [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS].contains(&Raw::last_raw());
             if moved >= 0 || !is_unknown {
                 report::add(Counter::WrittenUncached, u64::try_from(moved).unwrap_or(0));
                 return moved;
             }
-            let noted = serve(|process| Ok(process.streams().refuse_flag(self.fd)));
+            let noted = serve(|process| {
+                process.streams().refuse_flag(self.fd);
+                Ok(())
+            });
             noted.unwrap_or(());
             decision = Write::Behind;
         }
@@ -101,7 +105,7 @@ where
             let noted = serve(|process| {
                 let offset = self.offset.map(i64::unsigned_abs);
                 let (mut streams, mut files) = (process.streams(), process.files());
-                streams.after_write(&mut files, named, &stat, offset, to_u64(length))
+                streams.after_write(&mut files, of, offset, to_u64(length))
             });
             noted.unwrap_or(());
         }
@@ -110,14 +114,22 @@ where
 
     fn note_read(&self, fd: BorrowedFd<'_>, config: &Config, moved: isize) {
         let Some(stat) = uncached::large(fd, 0, config.min_size) else { return };
+        let of = Open { number: self.fd, fd, stat: &stat };
         let length = to_u64(moved.unsigned_abs());
         let noted = serve(|process| {
             let offset = self.offset.map(i64::unsigned_abs);
-            process.streams().after_read((self.fd, fd), &stat, offset, length)
+            process.streams().after_read(of, offset, length)
         });
         // What could not be dropped stays cached.
         noted.unwrap_or(());
     }
+}
+
+/// The result of a copy, by who made it.
+pub enum Copied {
+    /// The kernel has moved the program's offsets too.
+    ByKernel(isize),
+    ByEngine(Result<usize, Errno>),
 }
 
 /// Closes a descriptor by `plain`, unless it is the engine's.
@@ -183,17 +195,65 @@ pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> 
     if from > last { 0 } else { plain(from, last) }
 }
 
-/// Copies from file to file at offsets, or at the positions of the descriptors; `None` if the call
-/// is for the kernel.
+/// Copies from file to file at offsets, or at the positions of the descriptors; with `may_send`
+/// also to a socket or a pipe.
 pub fn copy(
     (source, from): (c_int, Option<i64>),
     (target, to): (c_int, Option<i64>),
-    length: usize,
-) -> Option<Result<usize, Errno>> {
-    let config = config::get().filter(|config| config.all && !is_serving())?;
-    let source = Side::of(descriptor(source)?, from)?;
-    let target = Side::of(descriptor(target)?, to)?;
-    serve(|process| copy::copy(process, source, target, length, config.min_size)).transpose()
+    (length, may_send): (usize, bool),
+    plain: impl Fn() -> isize,
+) -> Copied {
+    let is_on = config::get().filter(|_| !is_serving());
+    let sides = descriptor(source)
+        .and_then(|fd| Side::of(fd, from))
+        .zip(descriptor(target).and_then(|fd| Side::of(fd, to)));
+    let Some((config, (source, target))) = is_on.zip(sides) else {
+        return Copied::ByKernel(plain());
+    };
+    if config.all {
+        let min_size = config.min_size;
+        match serve(|process| copy::large(process, source, target, length, min_size)) {
+            Ok(Some(moved)) => return Copied::ByEngine(Ok(moved)),
+            Err(errno) if errno != Errno::EINVAL => return Copied::ByEngine(Err(errno)),
+            Ok(None) | Err(_) => {}
+        }
+    }
+    let moved = plain();
+    if moved >= 0 || Raw::last_raw() != libc::EINVAL {
+        return Copied::ByKernel(moved);
+    }
+    match serve(|process| copy::refused(process, source, target, length)) {
+        Err(Errno::ENOTBLK) if may_send => Copied::ByEngine(send(source, target, length)),
+        Err(Errno::ENOTBLK) => Copied::ByEngine(Err(Errno::EINVAL)),
+        copied => Copied::ByEngine(copied),
+    }
+}
+
+/// Sends bytes of a file with O_DIRECT to a socket or a pipe. The wait for its reader can be
+/// interrupted.
+fn send(source: Side<'_>, target: Side<'_>, length: usize) -> Result<usize, Errno> {
+    let mut sent = 0;
+    while sent < length {
+        let wanted = (length - sent).min(copy::SENT_PIECE);
+        let piece = serve(|process| copy::piece_of(process, source, sent, wanted));
+        let written =
+            piece.and_then(|piece| Ok((piece.len(), rustix::io::write(target.fd, &piece)?)));
+        let got = match written {
+            Ok((0, _)) => break,
+            Ok((length, written)) if written == length => written,
+            Ok((_, written)) => {
+                sent += written;
+                break;
+            }
+            Err(_) if sent > 0 => break,
+            Err(errno) => return Err(errno),
+        };
+        sent += got;
+    }
+    if source.offset.is_none() {
+        rustix::fs::seek(source.fd, SeekFrom::Current(i64::try_from(sent).unwrap_or(0)))?;
+    }
+    Ok(sent)
 }
 
 /// Returns the descriptors of the process.
@@ -259,7 +319,7 @@ pub fn result_of(result: Result<usize, Errno>) -> isize {
     match result {
         Ok(moved) => isize::try_from(moved).unwrap_or(isize::MAX),
         Err(errno) => {
-            real::set_errno(errno.raw());
+            Raw::set_raw(errno.raw());
             -1
         }
     }

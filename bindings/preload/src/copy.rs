@@ -1,4 +1,5 @@
-//! copy_file_range(2) and sendfile(2) between large regular files under `dio run --all`.
+//! copy_file_range(2) and sendfile(2): between large regular files under `dio run --all`, and what
+//! the kernel refuses because a descriptor has O_DIRECT.
 
 use std::os::fd::BorrowedFd;
 
@@ -16,6 +17,9 @@ const LENGTH_MIN: u64 = 1 << 20;
 
 /// The most that one call copies; the program asks again for the rest, as it does for the kernel.
 const LENGTH_MAX: u64 = 64 << 20;
+
+/// Bytes of one read and one write to a socket or a pipe.
+pub const SENT_PIECE: usize = 256 << 10;
 
 /// Bytes of one read and one write.
 const PIECE: usize = 4 << 20;
@@ -40,63 +44,162 @@ impl Side<'_> {
     }
 }
 
-/// Copies; `None` if the call is for the kernel.
+/// Copies what is large under `dio run --all`; `None` if the call is for the kernel.
 ///
 /// # Errors
 /// The errno of the copy, if nothing was copied.
-pub fn copy(
+pub fn large(
     process: &Process,
     source: Side<'_>,
     target: Side<'_>,
     length: usize,
     min_size: u64,
 ) -> Result<Option<usize>, Errno> {
-    let (Ok(from), Ok(to)) = (rustix::fs::fstat(source.fd), rustix::fs::fstat(target.fd)) else {
-        return Ok(None);
-    };
-    let flags = rustix::fs::fcntl_getfl(source.fd)?;
-    let target_flags = rustix::fs::fcntl_getfl(target.fd)?;
-    let size = u64::try_from(from.st_size).unwrap_or(0);
-    let is_same = (from.st_dev, from.st_ino) == (to.st_dev, to.st_ino);
-    let is_ours = is_local(source.fd, &from) && is_local(target.fd, &to);
-    let is_refused = flags & OFlags::RWMODE == OFlags::WRONLY
-        || target_flags & OFlags::RWMODE == OFlags::RDONLY
-        || target_flags.contains(OFlags::APPEND);
-    if !is_ours || is_same || is_refused || size < min_size {
-        return Ok(None);
-    }
+    let Ok(pair) = Pair::of(source, target) else { return Ok(None) };
+    let is_local = is_local(source.fd) && is_local(target.fd);
     let start = start_of(source)?;
-    let length = u64::try_from(length).unwrap_or(u64::MAX).min(size.saturating_sub(start));
-    let length = length.min(LENGTH_MAX);
-    if length < LENGTH_MIN {
+    let length = length_of(length).min(pair.size.saturating_sub(start)).min(LENGTH_MAX);
+    let is_large = pair.size >= min_size && length >= LENGTH_MIN;
+    if !is_local || !is_large || !pair.is_regular || pair.is_same || !pair.is_permitted() {
         return Ok(None);
     }
-    let to_start = start_of(target)?;
-    let moved = if real::clone_range((source.fd, start), (target.fd, to_start), length) {
+    let to = start_of(target)?;
+    if real::clone_range((source.fd, start), (target.fd, to), length) {
         report::add(Counter::Shared, length);
-        usize::try_from(length).unwrap_or(usize::MAX)
-    } else {
-        let _standard = files::take_standard_numbers();
-        // What cannot be opened a second time is the kernel's.
-        let (Ok(reader), Ok(writer)) =
-            (process.files().of(source.fd, flags), process.files().of(target.fd, target_flags))
-        else {
-            return Ok(None);
-        };
-        let moved = copy_by_engine(&reader.file, start, &writer.file, to_start, length)?;
-        report::add(Counter::Copied, u64::try_from(moved).unwrap_or(0));
-        moved
-    };
-    for side in [source, target] {
-        if side.offset.is_none() {
-            Taken::new(side.fd, moved)?.settle(moved)?;
-        }
+        let moved = usize::try_from(length).unwrap_or(usize::MAX);
+        settle(source, target, moved)?;
+        return Ok(Some(moved));
     }
-    Ok(Some(moved))
+    match by_engine(process, &pair, source, target, length)? {
+        Ok(moved) => Ok(Some(moved)),
+        // What cannot be opened a second time is the kernel's.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Copies what the kernel has refused: one of the descriptors has O_DIRECT, and the range is not
+/// aligned.
+///
+/// # Errors
+/// `EINVAL` for what was refused for another reason, `ENOTBLK` for a target that is not a file; the
+/// errno of the copy.
+pub fn refused(
+    process: &Process,
+    source: Side<'_>,
+    target: Side<'_>,
+    length: usize,
+) -> Result<usize, Errno> {
+    let pair = Pair::of(source, target)?;
+    let is_direct = (pair.source | pair.target).contains(OFlags::DIRECT);
+    if !is_direct || !pair.is_permitted() {
+        return Err(Errno::EINVAL);
+    }
+    if pair.is_sent {
+        return Err(Errno::ENOTBLK);
+    }
+    let (from, to) = (start_of(source)?, start_of(target)?);
+    let length = length_of(length).min(LENGTH_MAX);
+    if pair.is_same && from < to.saturating_add(length) && to < from.saturating_add(length) {
+        return Err(Errno::EINVAL);
+    }
+    let copied = by_engine(process, &pair, source, target, length)?;
+    if copied.is_ok() {
+        report::add(Counter::EinvalsAvoided, 1);
+    }
+    copied
+}
+
+/// How the two descriptors of a copy are open.
+struct Pair {
+    source: OFlags,
+    target: OFlags,
+    /// Bytes of the source.
+    size: u64,
+    is_same: bool,
+    is_regular: bool,
+    /// The target is a socket, a pipe or a terminal.
+    is_sent: bool,
+}
+
+impl Pair {
+    fn of(source: Side<'_>, target: Side<'_>) -> Result<Pair, Errno> {
+        let (from, to) = (rustix::fs::fstat(source.fd)?, rustix::fs::fstat(target.fd)?);
+        let is_regular =
+            |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        Ok(Pair {
+            source: rustix::fs::fcntl_getfl(source.fd)?,
+            target: rustix::fs::fcntl_getfl(target.fd)?,
+            size: u64::try_from(from.st_size).unwrap_or(0),
+            is_same: (from.st_dev, from.st_ino) == (to.st_dev, to.st_ino),
+            is_regular: is_regular(&from) && is_regular(&to),
+            is_sent: !is_regular(&to)
+                && FileType::from_raw_mode(to.st_mode) != FileType::BlockDevice,
+        })
+    }
+
+    /// Returns true if the kernel permits such a copy.
+    fn is_permitted(&self) -> bool {
+        self.source & OFlags::RWMODE != OFlags::WRONLY
+            && self.target & OFlags::RWMODE != OFlags::RDONLY
+            && !self.target.contains(OFlags::APPEND)
+    }
+}
+
+/// Copies by the engine. The outer result is that of the copy, the inner one that of opening the
+/// files.
+fn by_engine(
+    process: &Process,
+    pair: &Pair,
+    source: Side<'_>,
+    target: Side<'_>,
+    length: u64,
+) -> Result<Result<usize, Errno>, Errno> {
+    let _standard = files::take_standard_numbers();
+    let (reader, writer) = {
+        let mut files = process.files();
+        match (files.of(source.fd, pair.source), files.of(target.fd, pair.target)) {
+            (Ok(reader), Ok(writer)) => (reader.file, writer.file),
+            (Err(errno), _) | (_, Err(errno)) => return Ok(Err(errno)),
+        }
+    };
+    let (from, to) = (start_of(source)?, start_of(target)?);
+    let moved = copy_pieces(&reader, from, &writer, to, length)?;
+    report::add(Counter::Copied, length_of(moved));
+    settle(source, target, moved)?;
+    Ok(Ok(moved))
+}
+
+/// Moves the positions that were used.
+fn settle(source: Side<'_>, target: Side<'_>, moved: usize) -> Result<(), Errno> {
+    for side in [source, target].iter().filter(|side| side.offset.is_none()) {
+        Taken::new(side.fd, moved)?.settle(moved)?;
+    }
+    Ok(())
+}
+
+/// Reads the next piece that is sent.
+///
+/// # Errors
+/// The errno of the read.
+pub fn piece_of(
+    process: &Process,
+    source: Side<'_>,
+    sent: usize,
+    length: usize,
+) -> Result<Vec<u8>, Errno> {
+    let _standard = files::take_standard_numbers();
+    let flags = rustix::fs::fcntl_getfl(source.fd)?;
+    let served = process.files().of(source.fd, flags)?;
+    let mut piece = vec![0; length];
+    let start = start_of(source)?.saturating_add(length_of(sent));
+    let got = served.file.read_at(&mut piece, start).map_err(|error| error.errno())?;
+    piece.truncate(got);
+    report::add(Counter::EinvalsAvoided, u64::from(sent == 0));
+    Ok(piece)
 }
 
 /// Copies until the end, or the first error. An error is returned if nothing was copied.
-fn copy_by_engine(
+fn copy_pieces(
     reader: &File,
     from: u64,
     writer: &File,
@@ -127,9 +230,10 @@ fn start_of(side: Side<'_>) -> Result<u64, Errno> {
     }
 }
 
-fn is_local(fd: BorrowedFd<'_>, stat: &Stat) -> bool {
-    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    is_regular
-        && rustix::fs::fstatfs(fd)
-            .is_ok_and(|about| FILE_SYSTEMS.contains(&i64::from(about.f_type)))
+fn is_local(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|about| FILE_SYSTEMS.contains(&about.f_type))
+}
+
+fn length_of(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }

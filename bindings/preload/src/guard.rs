@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use diopter::{BackendKind, EngineOptions, Errno, use_for_this_thread};
+use nix::errno::Errno as Raw;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use crate::process::Process;
@@ -29,7 +30,7 @@ pub fn is_serving() -> bool {
 /// Runs `f` with signals and cancellation off; `errno` is as before. A panic in `f` becomes `EIO`.
 /// In a child of vfork nothing is served: `EINVAL`.
 pub fn serve<R>(f: impl FnOnce(&'static Process) -> Result<R, Errno>) -> Result<R, Errno> {
-    let errno = real::errno();
+    let errno = Raw::last_raw();
     let mut blocked = SigSet::all();
     for signal in SYNCHRONOUS {
         blocked.remove(signal);
@@ -48,7 +49,7 @@ pub fn serve<R>(f: impl FnOnce(&'static Process) -> Result<R, Errno>) -> Result<
         // The mask is one that the thread had.
         before.thread_set_mask().unwrap_or(());
     }
-    real::set_errno(errno);
+    Raw::set_raw(errno);
     result.unwrap_or(Err(Errno::EIO))
 }
 

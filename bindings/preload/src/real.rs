@@ -1,4 +1,4 @@
-//! The functions of libc behind the symbols of this library, `errno`, and the few calls that have
+//! The functions of libc behind the symbols of this library, and the few calls that have
 //! no safe wrapper.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
@@ -7,6 +7,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use libc::{FILE, iovec, off_t, size_t, ssize_t};
+use nix::errno::Errno;
 
 /// `RWF_DONTCACHE` of linux/fs.h (Linux 6.14).
 const RWF_DONTCACHE: c_int = 0x80;
@@ -20,6 +21,7 @@ macro_rules! next {
     ($($name:ident($($value:ident: $type:ty),*) -> $result:ty;)*) => {$(
         /// # Safety
         /// That of the function of the same name in libc.
+        #[allow(clippy::too_many_arguments, reason = "copy_file_range(2) has six")]
         pub unsafe fn $name($($value: $type),*) -> $result {
             static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
             const SYMBOL: &CStr =
@@ -29,7 +31,7 @@ macro_rules! next {
                 };
             let address = address_of(&ADDRESS, SYMBOL);
             if address.is_null() {
-                set_errno(libc::ENOSYS);
+                Errno::ENOSYS.set();
                 return -1;
             }
             // SAFETY: libc's definition of the symbol has this type.
@@ -94,16 +96,6 @@ fn address_of(cell: &AtomicPtr<c_void>, symbol: &CStr) -> *mut c_void {
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, symbol.as_ptr()) };
     cell.store(found, Ordering::Release);
     found
-}
-
-pub fn errno() -> c_int {
-    // SAFETY: the address of this thread's errno is valid as long as the thread.
-    unsafe { *libc::__errno_location() }
-}
-
-pub fn set_errno(errno: c_int) {
-    // SAFETY: the address of this thread's errno is valid as long as the thread.
-    unsafe { *libc::__errno_location() = errno }
 }
 
 /// Returns a descriptor of the program for the time of one call; `None` for a number below 0.

@@ -7,7 +7,7 @@ use std::slice;
 
 use libc::{FILE, iovec, off_t, size_t, ssize_t};
 
-use crate::calls::{self, Transfer};
+use crate::calls::{self, Copied, Transfer};
 use crate::memory::{Memory, TRANSFER_MAX};
 use crate::{config, real, report};
 
@@ -42,7 +42,7 @@ type NoWrite = fn() -> isize;
 
 unsafe fn filled<'a>(buf: *mut c_void, count: size_t) -> Option<Memory<'a>> {
     if count == 0 || buf.is_null() {
-        return (count == 0).then(|| Memory::Fill(&mut []));
+        return (count == 0).then_some(Memory::Fill(&mut []));
     }
     let count = count.min(TRANSFER_MAX);
     // SAFETY: the program lends `count` bytes at `buf` for the time of its call, to be filled.
@@ -60,14 +60,14 @@ unsafe fn taken<'a>(buf: *const c_void, count: size_t) -> Option<Memory<'a>> {
 
 /// Returns the segments, cut where their sum passes what one call moves; `None` if there are more
 /// than the kernel takes.
-unsafe fn parts<'a>(parts: *const iovec, count: c_int) -> Option<Vec<(*mut c_void, usize)>> {
+unsafe fn parts(parts: *const iovec, count: c_int) -> Option<Vec<(*mut c_void, usize)>> {
     let count = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX)?;
     if count == 0 || parts.is_null() {
         return (count == 0).then(Vec::new);
     }
     // SAFETY: the program lends `count` segments for the time of its call, and the kernel has read
     // them: it refuses those that it cannot read with another error.
-    let all: &'a [iovec] = unsafe { slice::from_raw_parts(parts, count) };
+    let all = unsafe { slice::from_raw_parts(parts, count) };
     let mut room = TRANSFER_MAX;
     let cut = all.iter().filter(|part| part.iov_len > 0).map(|part| {
         let length = part.iov_len.min(room);
@@ -270,7 +270,7 @@ pub unsafe extern "C-unwind" fn copy_file_range(
         return plain();
     }
     // SAFETY: the program lends its offsets for the time of its call.
-    unsafe { copy((source, source_offset), (target, target_offset), count, plain) }
+    unsafe { copy((source, source_offset), (target, target_offset), (count, false), plain) }
 }
 
 /// # Safety
@@ -285,7 +285,7 @@ pub unsafe extern "C-unwind" fn sendfile(
     // SAFETY: the program's own call.
     let plain = || unsafe { real::sendfile(target, source, offset, count) };
     // SAFETY: the program lends its offset for the time of its call.
-    unsafe { copy((source, offset), (target, std::ptr::null_mut()), count, plain) }
+    unsafe { copy((source, offset), (target, std::ptr::null_mut()), (count, true), plain) }
 }
 
 /// # Safety
@@ -300,7 +300,7 @@ pub unsafe extern "C-unwind" fn sendfile64(
     // SAFETY: the program's own call.
     let plain = || unsafe { real::sendfile64(target, source, offset, count) };
     // SAFETY: the program lends its offset for the time of its call.
-    unsafe { copy((source, offset), (target, std::ptr::null_mut()), count, plain) }
+    unsafe { copy((source, offset), (target, std::ptr::null_mut()), (count, true), plain) }
 }
 
 /// # Safety
@@ -308,7 +308,7 @@ pub unsafe extern "C-unwind" fn sendfile64(
 unsafe fn copy(
     (source, source_offset): (c_int, *mut off_t),
     (target, target_offset): (c_int, *mut off_t),
-    count: size_t,
+    count: (size_t, bool),
     plain: impl Fn() -> isize,
 ) -> isize {
     // SAFETY: this function's contract.
@@ -317,8 +317,9 @@ unsafe fn copy(
     // and write the same offset.
     let mut to = unsafe { target_offset.as_mut() };
     let offsets = (from.as_deref().copied(), to.as_deref().copied());
-    let Some(copied) = calls::copy((source, offsets.0), (target, offsets.1), count) else {
-        return plain();
+    let copied = match calls::copy((source, offsets.0), (target, offsets.1), count, plain) {
+        Copied::ByKernel(moved) => return moved,
+        Copied::ByEngine(copied) => copied,
     };
     let moved = calls::result_of(copied);
     for offset in [&mut from, &mut to].into_iter().flatten() {

@@ -61,6 +61,14 @@ struct Window {
     to: u64,
 }
 
+/// A descriptor of the program, and its file.
+#[derive(Clone, Copy)]
+pub struct Open<'a> {
+    pub number: RawFd,
+    pub fd: BorrowedFd<'a>,
+    pub stat: &'a Stat,
+}
+
 /// How a write is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
@@ -93,20 +101,19 @@ impl Streams {
     pub fn before_write(
         &mut self,
         files: &mut Files,
-        (number, fd): (RawFd, BorrowedFd<'_>),
-        stat: &Stat,
+        of: Open<'_>,
         length: usize,
         min_size: u64,
     ) -> Write {
-        if is_direct(fd) {
+        if is_direct(of.fd) {
             return Write::Plain;
         }
-        let is_new = !self.has(number, stat);
-        let stream = self.stream((number, fd), stat);
-        if is_new && size_of(stat) < min_size {
+        let is_new = !self.has(of);
+        let stream = self.stream(of);
+        if is_new && size_of(of.stat) < min_size {
             // It was written by this program while it was small.
             stream.is_left = false;
-            Window { from: 0, to: size_of(stat) }.write_back(files, fd);
+            Window { from: 0, to: size_of(of.stat) }.write_back(files, of.fd);
         }
         match stream {
             Stream { is_left: true, .. } => Write::Plain,
@@ -126,13 +133,12 @@ impl Streams {
     pub fn after_write(
         &mut self,
         files: &mut Files,
-        (number, fd): (RawFd, BorrowedFd<'_>),
-        stat: &Stat,
+        of: Open<'_>,
         offset: Option<u64>,
         moved: u64,
     ) -> Result<(), Errno> {
-        let from = start_of(fd, offset, moved)?;
-        let stream = self.stream((number, fd), stat);
+        let from = start_of(of.fd, offset, moved)?;
+        let stream = self.stream(of);
         report::add(Counter::WrittenBehind, moved);
         let mut before = stream.written;
         if stream.written.add(from, moved) {
@@ -144,38 +150,37 @@ impl Streams {
             stream.written.from = before.to / PAGE * PAGE;
             before.to = stream.written.from;
         }
-        before.write_back(files, fd);
+        before.write_back(files, of.fd);
         Ok(())
     }
 
     /// Drops what was read, once it is enough.
     pub fn after_read(
         &mut self,
-        (number, fd): (RawFd, BorrowedFd<'_>),
-        stat: &Stat,
+        of: Open<'_>,
         offset: Option<u64>,
         moved: u64,
     ) -> Result<(), Errno> {
-        if is_direct(fd) {
+        if is_direct(of.fd) {
             return Ok(());
         }
-        let from = start_of(fd, offset, moved)?;
-        let stream = self.stream((number, fd), stat);
+        let from = start_of(of.fd, offset, moved)?;
+        let stream = self.stream(of);
         if stream.is_left {
             return Ok(());
         }
         report::add(Counter::ReadBehind, moved);
         let before = stream.read;
-        if !stream.read.add(from, moved) || stream.read.to >= size_of(stat) {
-            before.drop_pages(fd);
+        if !stream.read.add(from, moved) || stream.read.to >= size_of(of.stat) {
+            before.drop_pages(of.fd);
         }
         let window = &mut stream.read;
-        if window.to >= size_of(stat) {
-            window.drop_pages(fd);
+        if window.to >= size_of(of.stat) {
+            window.drop_pages(of.fd);
             window.from = window.to;
         } else if window.length() >= READ_WINDOW + READ_KEPT {
             let end = (window.to - READ_KEPT) / PAGE * PAGE;
-            Window { from: window.from, to: end }.drop_pages(fd);
+            Window { from: window.from, to: end }.drop_pages(of.fd);
             window.from = end;
         }
         Ok(())
@@ -191,19 +196,20 @@ impl Streams {
         }
     }
 
-    fn has(&self, number: RawFd, stat: &Stat) -> bool {
-        self.by_number.get(&number).is_some_and(|known| known.inode == Inode::of(stat))
+    fn has(&self, of: Open<'_>) -> bool {
+        let known = self.by_number.get(&of.number);
+        known.is_some_and(|known| known.inode == Inode::of(of.stat))
     }
 
-    fn stream(&mut self, (number, fd): (RawFd, BorrowedFd<'_>), stat: &Stat) -> &mut Stream {
-        if !self.has(number, stat) {
-            let inode = Inode::of(stat);
-            let is_left = is_cached(fd, size_of(stat));
+    fn stream(&mut self, of: Open<'_>) -> &mut Stream {
+        if !self.has(of) {
+            let inode = Inode::of(of.stat);
+            let is_left = is_cached(of.fd, size_of(of.stat));
             let (read, written) = <(Window, Window)>::default();
             let stream = Stream { inode, is_left, has_no_flag: false, read, written };
-            self.by_number.insert(number, stream);
+            self.by_number.insert(of.number, stream);
         }
-        self.by_number.get_mut(&number).expect("it was inserted")
+        self.by_number.get_mut(&of.number).expect("it was inserted")
     }
 }
 
