@@ -1,9 +1,10 @@
 //! copy_file_range(2) and sendfile(2): between large regular files under `dio run --all`, and what
 //! the kernel refuses because a descriptor has O_DIRECT.
 
+use std::io::BufRead;
 use std::os::fd::BorrowedFd;
 
-use diopter::{Errno, File, IoBuf};
+use diopter::{Errno, File};
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 
 use crate::direct::Taken;
@@ -16,13 +17,10 @@ use crate::report::{self, Counter};
 const LENGTH_MIN: u64 = 1 << 20;
 
 /// The most that one call copies; the program asks again for the rest, as it does for the kernel.
-const LENGTH_MAX: u64 = 64 << 20;
+const LENGTH_MAX: u64 = 256 << 20;
 
 /// Bytes of one read and one write to a socket or a pipe.
 pub const SENT_PIECE: usize = 256 << 10;
-
-/// Bytes of one read and one write.
-const PIECE: usize = 4 << 20;
 
 /// Local file systems with direct I/O (linux/magic.h). Others may have a way of their own to copy,
 /// such as a server that does it.
@@ -198,7 +196,8 @@ pub fn piece_of(
     Ok(piece)
 }
 
-/// Copies until the end, or the first error. An error is returned if nothing was copied.
+/// Copies until the end, or the first error; the device reads ahead meanwhile. An error is returned
+/// if nothing was copied.
 fn copy_pieces(
     reader: &File,
     from: u64,
@@ -206,21 +205,31 @@ fn copy_pieces(
     to: u64,
     length: u64,
 ) -> Result<usize, Errno> {
-    let mut buf = IoBuf::new(PIECE)?;
+    let mut reader = reader.reader(from);
     let mut done = 0_u64;
     while done < length {
-        let piece = usize::try_from(length - done).unwrap_or(PIECE).min(PIECE);
-        let copied = reader
-            .read_at(&mut buf[..piece], from + done)
-            .and_then(|got| writer.write_all_at(&buf[..got], to + done).map(|()| got));
+        let room = usize::try_from(length - done).unwrap_or(usize::MAX);
+        let copied = reader.fill_buf().map_err(errno_of).and_then(|there| {
+            let piece = &there[..there.len().min(room)];
+            let written = writer.write_all_at(piece, to + done);
+            written.map(|()| piece.len()).map_err(|error| error.errno())
+        });
         match copied {
             Ok(0) => break,
-            Ok(got) => done += u64::try_from(got).unwrap_or(0),
+            Ok(copied) => {
+                reader.consume(copied);
+                done += length_of(copied);
+            }
             Err(_) if done > 0 => break,
-            Err(error) => return Err(error.errno()),
+            Err(errno) => return Err(errno),
         }
     }
     Ok(usize::try_from(done).unwrap_or(usize::MAX))
+}
+
+fn errno_of(error: std::io::Error) -> Errno {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<diopter::Error>());
+    inner.map_or(Errno::EIO, diopter::Error::errno)
 }
 
 fn start_of(side: Side<'_>) -> Result<u64, Errno> {

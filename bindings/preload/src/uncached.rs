@@ -24,14 +24,12 @@ use crate::report::{self, Counter};
 /// Smaller writes get no flag: each would be written back by itself.
 const WRITE_MIN: usize = 64 << 10;
 
-/// A window of smaller writes.
-const WRITE_WINDOW: u64 = 4 << 20;
+/// Windows of smaller writes, and of reads. What is dropped by one call.
+const WINDOW: u64 = 4 << 20;
 
-/// A window of reads.
-const READ_WINDOW: u64 = 2 << 20;
-
-/// What was read last stays: its end may be in a folio that is read on.
-const READ_KEPT: u64 = 1 << 20;
+/// The largest folio of the page cache. The kernel drops none that is only partly in a range, so
+/// windows end at multiples of it.
+const FOLIO: u64 = 2 << 20;
 
 const PAGE: u64 = 4096;
 
@@ -58,6 +56,8 @@ struct Stream {
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     from: u64,
+    /// Up to where write-back was started; between the others.
+    started: u64,
     to: u64,
 }
 
@@ -113,7 +113,7 @@ impl Streams {
         if is_new && size_of(of.stat) < min_size {
             // It was written by this program while it was small.
             stream.is_left = false;
-            Window { from: 0, to: size_of(of.stat) }.write_back(files, of.fd);
+            Window { from: 0, started: 0, to: size_of(of.stat) }.write_back(files, of.fd);
         }
         match stream {
             Stream { is_left: true, .. } => Write::Plain,
@@ -140,17 +140,19 @@ impl Streams {
         let from = start_of(of.fd, offset, moved)?;
         let stream = self.stream(of);
         report::add(Counter::WrittenBehind, moved);
-        let mut before = stream.written;
-        if stream.written.add(from, moved) {
-            before = stream.written;
-            if before.length() < WRITE_WINDOW {
-                return Ok(());
-            }
-            // Its last page may be written on.
-            stream.written.from = before.to / PAGE * PAGE;
-            before.to = stream.written.from;
+        let before = stream.written;
+        let window = &mut stream.written;
+        if !window.add(from, moved) {
+            before.write_back(files, of.fd);
         }
-        before.write_back(files, of.fd);
+        let end = window.to / FOLIO * FOLIO;
+        if end.saturating_sub(window.started) >= WINDOW {
+            // This starts the write-back of the last window, while the one before it is done.
+            window.between(window.started, end).drop_pages(of.fd);
+            window.between(window.from, window.started).write_back(files, of.fd);
+            window.from = window.started;
+            window.started = end;
+        }
         Ok(())
     }
 
@@ -171,16 +173,14 @@ impl Streams {
         }
         report::add(Counter::ReadBehind, moved);
         let before = stream.read;
-        if !stream.read.add(from, moved) || stream.read.to >= size_of(of.stat) {
+        let window = &mut stream.read;
+        if !window.add(from, moved) {
             before.drop_pages(of.fd);
         }
-        let window = &mut stream.read;
-        if window.to >= size_of(of.stat) {
-            window.drop_pages(of.fd);
-            window.from = window.to;
-        } else if window.length() >= READ_WINDOW + READ_KEPT {
-            let end = (window.to - READ_KEPT) / PAGE * PAGE;
-            Window { from: window.from, to: end }.drop_pages(of.fd);
+        let is_end = window.to >= size_of(of.stat);
+        let end = if is_end { window.to } else { window.to / FOLIO * FOLIO };
+        if is_end || end.saturating_sub(window.from) >= WINDOW {
+            window.between(window.from, end).drop_pages(of.fd);
             window.from = end;
         }
         Ok(())
@@ -215,14 +215,19 @@ impl Streams {
 
 impl Window {
     fn length(self) -> u64 {
-        self.to - self.from
+        self.to.saturating_sub(self.from)
+    }
+
+    fn between(self, from: u64, to: u64) -> Window {
+        Window { from, started: from, to }
     }
 
     /// Adds bytes. Returns false if they do not continue the window, which starts again with them.
     fn add(&mut self, from: u64, length: u64) -> bool {
-        let continues = from == self.to || self.length() == 0;
-        if !continues || self.length() == 0 {
-            self.from = from;
+        let continues = from == self.to;
+        if !continues || self.to == 0 {
+            self.from = from / FOLIO * FOLIO;
+            self.started = self.from;
         }
         self.to = from.saturating_add(length);
         continues
