@@ -73,7 +73,6 @@ fn a_static_program_and_a_script_for_it() {
     fs::write(&script, format!("#! {} x\n", program.display())).expect("a file");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("it is ours");
     check(&["--", name(&script)], 126, "it is statically linked");
-    fs::remove_file(program).unwrap_or(());
 }
 
 #[test]

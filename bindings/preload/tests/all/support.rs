@@ -1,10 +1,11 @@
 //! Runs programs with and without the library, and builds those that are in C.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use diopter_testkit::env::{Capability, skip};
 use diopter_testkit::files;
@@ -64,17 +65,27 @@ pub fn text(output: &Output) -> String {
     format!("{out}{}", String::from_utf8_lossy(&output.stderr))
 }
 
-/// Builds a C program or library of `tests/programs`; `None`, and a skip, without a compiler.
+/// Builds a C program or library of `tests/programs`, once; `None`, and a skip, without a compiler.
 pub fn compiled(name: &str, options: &[&str]) -> Option<PathBuf> {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let key = format!("{name}{}", options.concat());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = built.get(&key) {
+        return Some(program.clone());
+    }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-    let to = files::on_disk().join(format!("preload-{name}-{}", std::process::id()));
+    let to = files::on_disk().join(format!("preload-{key}"));
+    // One that another run of the tests uses stays until then.
+    let new = files::on_disk().join(format!("preload-{key}-{}", std::process::id()));
     let mut compiler = Command::new("cc");
     compiler.args(["-O2", "-D_FORTIFY_SOURCE=2", "-w", "-pthread", "-o"]);
-    let Ok(output) = compiler.arg(&to).arg(&source).args(options).output() else {
+    let Ok(output) = compiler.arg(&new).arg(&source).args(options).output() else {
         skip(Capability::Cc, "no cc");
         return None;
     };
     assert!(output.status.success(), "{}", text(&output));
+    fs::rename(&new, &to).expect("one directory");
+    built.insert(key, to.clone());
     Some(to)
 }
 

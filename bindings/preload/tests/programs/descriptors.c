@@ -276,6 +276,7 @@ static void copies(void) {
 		exit(1);
 	said("sendfile", sendfile(pair[1], fd, NULL, 3001), 0, fd);
 	said("sendfile", sendfile(pair[1], fd, &from, 3001), 0, fd);
+	close(pair[1]);
 	said("sent", read(pair[0], memory, 6002), memory, fd);
 }
 
