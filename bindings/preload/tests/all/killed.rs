@@ -6,7 +6,6 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
 use diopter_testkit::env::{is_soak, seed, tried};
 use diopter_testkit::files;
@@ -38,7 +37,7 @@ fn acknowledged(from: &mut impl Read) -> Option<u64> {
 }
 
 fn expected(from: u64, to: u64) -> Vec<u8> {
-    (from..to).map(|at| (at.wrapping_mul(31).wrapping_add(at / 4093) & 0xff) as u8).collect()
+    (from..to).map(|at| (at.wrapping_mul(31).wrapping_add(at / 4093)).to_le_bytes()[0]).collect()
 }
 
 fn check_bytes(file: &fs::File, from: u64, to: u64) {
@@ -47,7 +46,7 @@ fn check_bytes(file: &fs::File, from: u64, to: u64) {
     assert!(got == expected(from, to), "other bytes between {from} and {to}");
 }
 
-/// Kills writers after random times; all that they acknowledged must be there.
+/// Kills writers after a random number of records; all that they acknowledged must be there.
 fn kill_writers(is_direct: bool, campaign: &str) {
     let Some(program) = compiled("writer", &[]) else { return };
     let dir = files::dir();
@@ -57,19 +56,19 @@ fn kill_writers(is_direct: bool, campaign: &str) {
         let path = dir.path().join(format!("file{number}"));
         let mut writer = start(&program, "stream", &path, RECORDS, is_direct);
         let mut output = writer.stdout.take().expect("a pipe");
-        // The time of the kill counts from the first record.
-        let mut last = acknowledged(&mut output).expect("a record");
-        let reader = std::thread::spawn(move || {
-            while let Some(end) = acknowledged(&mut output) {
-                last = end;
-            }
-            last
-        });
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        std::thread::sleep(Duration::from_micros(random >> 47));
-        writer.kill().expect("it runs");
+        let kill_after = random >> 55;
+        let (mut last, mut count) = (0, 0);
+        while let Some(end) = acknowledged(&mut output) {
+            last = end;
+            count += 1;
+            // The writer is somewhere in one of the next records.
+            if count == kill_after + 1 {
+                writer.kill().expect("it runs");
+            }
+        }
+        assert!(count > kill_after, "it was killed");
         writer.wait().expect("it is ours");
-        let last = reader.join().expect("no panic");
         check_bytes(&fs::File::open(&path).expect("it is there"), 0, last);
         fs::remove_file(&path).expect("it is there");
     }

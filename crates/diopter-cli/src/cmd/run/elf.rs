@@ -57,10 +57,10 @@ impl Elf {
     }
 }
 
-fn interpreter_of<'data, H: ProgramHeader>(
+fn interpreter_of<H: ProgramHeader>(
     headers: &[H],
     endian: H::Endian,
-    data: &'data ReadCache<File>,
+    data: &ReadCache<File>,
 ) -> Option<String> {
     let header = headers.iter().find(|header| header.p_type(endian) == PT_INTERP)?;
     let offset: u64 = header.p_offset(endian).into();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::elf::Elf;
 use crate::env;
-use crate::output::shown;
+use diopter_text::untrusted;
 
 /// Its name where it is installed.
 const INSTALLED: &str = "../lib/diopter/libdiopter-preload.so";
@@ -33,7 +33,7 @@ pub fn find(named: Option<&Path>) -> Result<Library, String> {
             format!("find libdiopter-preload.so: it is not installed; name it with {name}")
         })?,
     };
-    let name = shown(&path.to_string_lossy());
+    let name = untrusted::name(&path);
     let fail = |why: String| format!("load {name}: {why}");
     // ld.so looks a name without a slash up in its own directories.
     let path = path.canonicalize().map_err(|error| {

@@ -119,7 +119,7 @@ fn before_others(library: &std::path::Path, others: Option<OsString>) -> OsStrin
 }
 
 fn shown(name: &std::ffi::OsStr) -> String {
-    crate::output::shown(&name.to_string_lossy())
+    diopter_text::untrusted::name(name)
 }
 
 #[cfg(test)]

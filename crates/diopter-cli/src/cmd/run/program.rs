@@ -11,7 +11,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::elf::Elf;
 use super::library::Library;
-use crate::output::shown;
+use diopter_text::untrusted;
 
 /// Scripts whose interpreter is a script; the kernel follows five.
 const SCRIPTS_MAX: usize = 5;
@@ -37,7 +37,7 @@ pub fn find(name: &OsStr) -> Option<PathBuf> {
 pub fn check(program: &Path, library: &Library) -> Result<(), String> {
     let mut path = program.to_owned();
     for _ in 0..SCRIPTS_MAX {
-        let name = shown(&path.to_string_lossy());
+        let name = untrusted::name(&path);
         if is_privileged(&path) {
             return Err(format!(
                 "run {name}: it runs with the privileges of its file, so ld.so loads no library \
@@ -59,7 +59,7 @@ pub fn check(program: &Path, library: &Library) -> Result<(), String> {
 
 fn check_elf(name: &str, elf: &Elf, library: &Library) -> Result<(), String> {
     let (own, its) = (library.elf.machine(), elf.machine());
-    let library = shown(&library.path.to_string_lossy());
+    let library = untrusted::name(&library.path);
     let why = if elf.is_go {
         "it is written in Go, which makes system calls without libc: dio run cannot change it; use \
          a build that does its I/O through libc"
