@@ -1,4 +1,5 @@
-//! What each call of the program becomes. `symbols.rs` turns its arguments into these.
+//! The calls of the program: each is passed on, served, or both. `symbols.rs` makes its arguments
+//! safe values.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;

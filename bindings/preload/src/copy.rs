@@ -22,8 +22,8 @@ const LENGTH_MAX: u64 = 256 << 20;
 /// Bytes of one read and one write to a socket or a pipe.
 pub const SENT_PIECE: usize = 256 << 10;
 
-/// Local file systems with direct I/O (linux/magic.h). Others may have a way of their own to copy,
-/// such as a server that does it.
+/// Local file systems with direct I/O (linux/magic.h). Others may copy in a better
+/// way, such as within a server.
 const FILE_SYSTEMS: [i64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
 /// One side of a copy.

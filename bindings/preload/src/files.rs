@@ -76,7 +76,7 @@ pub fn has_files() -> bool {
 
 impl Files {
     /// Returns the file of a descriptor with these flags. The engine uses a separate descriptor,
-    /// with an open file description of its own, so flags, position and locks of the program's one
+    /// with a separate open file description, so flags, position and locks of the program's one
     /// do not change.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
-//! What this library knows in one process. A child of fork starts with nothing: what another thread
+//! The state of this library in one process. A child of fork starts with nothing: what another thread
 //! of its parent had locked stays locked in it. A child of vfork uses its parent's memory and has
-//! descriptors of its own, so it gets nothing at all.
+//! separate descriptors, so it gets nothing at all.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::real;
 
-/// What is counted. The names in the file are those of [`NAMES`], in this order.
+/// The counters. The names in the file are those of [`NAMES`], in this order.
 #[derive(Clone, Copy, Debug)]
 pub enum Counter {
     /// Requests that the kernel had refused with `EINVAL`, and that were served.

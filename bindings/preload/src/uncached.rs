@@ -7,8 +7,8 @@
 //!   and drops its pages when they are written.
 //! - Smaller writes, and kernels without that flag: a window that a program has written is written
 //!   back and dropped.
-//! - A window that a program has read is dropped. The flag is not used for reads: the kernel drops a
-//!   folio with the first read that touches it, and reads it again for the next.
+//! - A window that a program has read is dropped. The flag is not used for reads: the kernel drops
+//!   a folio with the first read that touches it, and reads it again for the next.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -40,7 +40,7 @@ pub struct Streams {
     by_number: BTreeMap<RawFd, Stream>,
 }
 
-/// What one descriptor moves.
+/// The windows of one descriptor.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     inode: Inode,

@@ -1,4 +1,4 @@
-//! What is acknowledged is in the kernel: it is there for other processes at once, and stays when
+//! Acknowledged bytes are in the kernel: they are there for other processes at once, and stay when
 //! the writer is killed.
 
 use std::fs;

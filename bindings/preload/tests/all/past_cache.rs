@@ -9,7 +9,7 @@ use crate::support::{cached_percent, command, make_cold, pattern, text};
 
 const FILE_BYTES: usize = 96 << 20;
 
-/// Of the moved bytes, in per cent.
+/// The most that may be left of the moved bytes, in per cent.
 const LEFT_MAX: f64 = 2.0;
 
 /// Runs a shell script with two files, plainly and under `dio run --all`. Returns how much of both

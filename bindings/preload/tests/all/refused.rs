@@ -1,4 +1,4 @@
-//! What `dio run` refuses, with the exit status of env(1) and a sentence that says why.
+//! Programs that `dio run` refuses, with the exit status of env(1) and a sentence that says why.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

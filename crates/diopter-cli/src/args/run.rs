@@ -14,8 +14,8 @@ Examples:
   dio run --report -- python3 read_direct.py
   dio run --all -- tar -cf backup.tar directory
 
-  Without --all, only requests change that the kernel refuses with EINVAL: those of descriptors with \
-  O_DIRECT whose offset, length or address is not aligned.";
+  Without --all, only requests change that the kernel refuses with EINVAL: those of descriptors \
+  with O_DIRECT whose offset, length or address is not aligned.";
 
 const EXIT_STATUS: &str = "\
 Exit status:

@@ -381,8 +381,8 @@ impl File {
     }
 
     /// Returns every descriptor that the file has open: for each object the one for direct I/O, and
-    /// the one for buffered I/O once a request needed it. For a process that has to tell them from
-    /// its own.
+    /// the one for buffered I/O once a request needed it. For a process that closes
+    /// descriptors which it did not open.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.inner.objects.iter().flat_map(|object| object.descriptors())
     }

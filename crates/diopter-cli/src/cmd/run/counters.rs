@@ -1,7 +1,8 @@
-//! The counters of `dio run --report`: a file that the library maps in each process, and their text.
+//! The counters of `dio run --report`: a file that the library maps in each process, and their
+//! text.
 //!
-//! The file is one page of 64-bit values: a mark, then the counters. The first process appends their
-//! names, a line each.
+//! The file is one page of 64-bit values: a mark, then the counters. The first process appends
+//! their names, a line each.
 
 use std::path::Path;
 
@@ -104,8 +105,8 @@ mod tests {
         bytes[8..16].copy_from_slice(&7_u64.to_ne_bytes());
         bytes[24..32].copy_from_slice(&4096_u64.to_ne_bytes());
         bytes.extend_from_slice(b"einvals_avoided\neinvals_left\nbounced_bytes\n");
-        let expected = "dio run:\n     7  requests served that the kernel had refused with EINVAL\n  \
-                        4096  bytes served direct through an aligned buffer\n";
+        let expected = "dio run:\n     7  requests served that the kernel had refused with EINVAL\n\
+                        \x20 4096  bytes served direct through an aligned buffer\n";
         assert_eq!(text_of(&parse(&bytes, 4096)), expected);
     }
 

@@ -1,5 +1,4 @@
-//! What the header of a program or a library says: for which machine it is, how it is linked, and
-//! which C library it uses.
+//! The headers of programs and libraries: the machine, how they are linked, and the C library.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +8,7 @@ use object::elf::{self, PT_INTERP};
 use object::read::elf::ProgramHeader;
 use object::{Architecture, Object, ObjectSection, ReadCache, ReadRef};
 
-/// What matters of an ELF file.
+/// The facts of an ELF file that decide if the library can be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elf {
     /// The machine, and the width of its addresses.
