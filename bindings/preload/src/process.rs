@@ -1,6 +1,6 @@
-//! The state of this library in one process. A child of fork starts with nothing: what another thread
-//! of its parent had locked stays locked in it. A child of vfork uses its parent's memory and has
-//! separate descriptors, so it gets nothing at all.
+//! The state of this library in one process. A child of fork starts with nothing: a lock that
+//! another thread of its parent held stays locked in it. A child of vfork uses its parent's memory
+//! and has separate descriptors, so it gets nothing at all.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 

@@ -131,8 +131,10 @@ fn postgresql_with_direct_io_recovers_after_an_immediate_stop() {
     let script = format!(
         "set -e; cd {dir}; export PATH={programs}:$PATH PGHOST={dir} PGUSER=postgres
          initdb -D base -A trust -U postgres --no-sync >log 2>&1
-         start() {{ {dio} run -- pg_ctl -D base -w -l server.log \
-         -o \"-k {dir} -c listen_addresses= -c debug_io_direct=data,wal -c shared_buffers=16MB\" start >>log 2>&1; }}
+         start() {{
+             {dio} run -- pg_ctl -D base -w -l server.log -o \"-k {dir} -c listen_addresses= \
+             -c debug_io_direct=data,wal -c shared_buffers=16MB\" start >>log 2>&1
+         }}
          start
          pgbench -i -s 2 postgres >>log 2>&1
          pgbench -c 4 -t 200 postgres >>log 2>&1
