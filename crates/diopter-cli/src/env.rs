@@ -8,8 +8,21 @@ pub const BACKEND: &str = "DIOPTER_BACKEND";
 /// The log filter; `--log` overrides it.
 pub const LOG: &str = "DIOPTER_LOG";
 
+/// The library of `dio run`; `--preload` overrides it.
+pub const PRELOAD: &str = "DIOPTER_PRELOAD";
+
 /// Names for users of `dio`.
-const NAMES: [&str; 2] = [BACKEND, LOG];
+const NAMES: [&str; 3] = [BACKEND, LOG, PRELOAD];
+
+/// `dio run --all`, to its library.
+pub const RUN_ALL: &str = "DIOPTER_RUN_ALL";
+/// `dio run --min-size`, to its library.
+pub const RUN_MIN_SIZE: &str = "DIOPTER_RUN_MIN_SIZE";
+/// The file of the counters of `dio run --report`, to its library.
+pub const RUN_REPORT: &str = "DIOPTER_RUN_REPORT";
+
+/// Names that `dio run` sets for its program, which may be `dio`.
+const RUN_NAMES: [&str; 3] = [RUN_ALL, RUN_MIN_SIZE, RUN_REPORT];
 
 /// Names that only the tests of this project read; valid, but without effect here.
 const TEST_NAMES: [&str; 8] = [
@@ -53,7 +66,8 @@ impl Environment {
                 LOG => environment.log = is_set.then_some(value),
                 "NO_COLOR" => environment.has_no_color = is_set,
                 "TERM" => environment.is_dumb = value == "dumb",
-                known if TEST_NAMES.contains(&known) => {}
+                PRELOAD => {}
+                known if TEST_NAMES.contains(&known) || RUN_NAMES.contains(&known) => {}
                 unknown if unknown.starts_with("DIOPTER_") => {
                     environment.unknown.push(name.into_owned())
                 }
@@ -66,7 +80,8 @@ impl Environment {
 
     /// Returns a warning for each unknown name: a misspelled one would be ignored silently.
     pub fn warnings(&self) -> Vec<String> {
-        let known = NAMES.join(" and ");
+        let [others @ .., last] = NAMES;
+        let known = format!("{} and {last}", others.join(", "));
         let warning = |name: &String| {
             format!("{name} in the environment is unknown and has no effect; dio reads {known}")
         };
@@ -96,7 +111,7 @@ mod tests {
             of(&[("DIOPTER_SEED", "1"), ("DIOPTER_Z", "1"), ("DIOPTER_A", ""), ("HOME", "/")]);
         assert_eq!(found.unknown, ["DIOPTER_A", "DIOPTER_Z"]);
         let expected = "DIOPTER_A in the environment is unknown and has no effect; dio reads \
-                        DIOPTER_BACKEND and DIOPTER_LOG";
+                        DIOPTER_BACKEND, DIOPTER_LOG and DIOPTER_PRELOAD";
         assert_eq!(found.warnings().first().map(String::as_str), Some(expected));
     }
 

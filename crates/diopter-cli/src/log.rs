@@ -9,7 +9,8 @@ use log::LevelFilter;
 pub use log::Level;
 
 /// Parts of the command that can be filtered by name.
-const TARGETS: [&str; 8] = ["args", "bench", "cp", "explain", "lab", "probe", "stripe", "trace"];
+const TARGETS: [&str; 9] =
+    ["args", "bench", "cp", "explain", "lab", "probe", "run", "stripe", "trace"];
 
 /// The levels that are printed: for named targets, and for the others.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -61,6 +61,7 @@ fn run(command: Command, settings: &Settings) -> Result<u8, String> {
         Command::Bench(args) => cmd::bench::run(&args, backends, &look),
         Command::BenchRound(_) => cmd::bench::run_round(),
         Command::Trace(args) => cmd::trace::run(&args, &look),
+        Command::Run(args) => cmd::run::run(&args),
         Command::Man(args) => cmd::generate::man(args.command.as_deref(), args.out.as_deref()),
         Command::Completions(args) => cmd::generate::completions(args.shell),
         Command::Schema(args) => cmd::generate::schema(args.document),

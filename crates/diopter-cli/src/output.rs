@@ -21,6 +21,12 @@ pub const TROUBLE: u8 = 2;
 pub const INCONCLUSIVE: u8 = 3;
 /// `dio trace` itself failed, as env(1) reports it.
 pub const TRACE_FAILED: u8 = 125;
+/// `dio run` itself failed, as env(1) reports it.
+pub const RUN_FAILED: u8 = 125;
+/// The program of `dio run` cannot be run.
+pub const NOT_RUN: u8 = 126;
+/// The program of `dio run` was not found.
+pub const UNKNOWN: u8 = 127;
 /// The reader went away (`dio probe | head`): the status of a program that SIGPIPE ended.
 const READER_GONE: u8 = 128 + 13;
 

@@ -85,10 +85,14 @@ capabilities! {
     Acl = "acl",
     /// apt-get and dpkg-deb.
     Apt = "apt",
+    /// btrfs in the kernel, and btrfs-progs.
+    Btrfs = "btrfs",
     /// eBPF programs.
     Bpf = "bpf",
     /// A memory cgroup that the test may create.
     Cgroup = "cgroup",
+    /// A C compiler.
+    Cc = "cc",
     /// The program cpio.
     Cpio = "cpio",
     /// debugfs of e2fsprogs.
@@ -99,6 +103,12 @@ capabilities! {
     Dontcache = "dontcache",
     /// dpkg.
     Dpkg = "dpkg",
+    /// The Python module duckdb.
+    Duckdb = "duckdb",
+    /// The program fsx, of the crate of that name.
+    Fsx = "fsx",
+    /// The Go compiler.
+    Go = "go",
     /// cp of GNU coreutils.
     GnuCp = "gnu-cp",
     /// Debian's kernel packages, from a mirror or a filled cache.
@@ -107,8 +117,14 @@ capabilities! {
     Landlock = "landlock",
     /// Permission to mount.
     Mount = "mount",
+    /// The program node.
+    Node = "node",
     /// A high limit of open files.
     OpenFiles = "open-files",
+    /// PostgreSQL 16 or newer, of the Python module pgserver.
+    Pgserver = "pgserver",
+    /// Python 3.
+    Python = "python3",
     /// Reflinks.
     Reflink = "reflink",
     /// Root.

@@ -383,6 +383,10 @@ pub const LANES: &[Lane] = &[
         is_extra: false,
     },
     Lane {
+        needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
+        ..plain("run", 170, &[test(&["test", "-p", "diopter-preload", "--test", "all"])])
+    },
+    Lane {
         needs: &[
             Capability::Tracefs,
             Capability::Fio,

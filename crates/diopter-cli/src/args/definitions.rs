@@ -13,13 +13,14 @@ use super::bench::{BenchArgs, BenchRoundArgs};
 use super::compare::CompareArgs;
 use super::lab::LabArgs;
 use super::report::ReportArgs;
+use super::run::ProgramArgs;
 use super::stripe::StripeArgs;
 use super::trace::TraceArgs;
 use super::values::{
     self, ABOUT_SIZES, AttributeName, BackendName, ColorWhen, Document, IoDepth, Operation,
     ProgressWhen, ReflinkWhen, SparseWhen,
 };
-use crate::output::{TRACE_FAILED, TROUBLE};
+use crate::output::{RUN_FAILED, TRACE_FAILED, TROUBLE};
 use crate::size;
 
 const LONG_VERSION: &str =
@@ -104,6 +105,7 @@ pub enum Command {
     Compare(CompareArgs),
     Report(ReportArgs),
     Trace(TraceArgs),
+    Run(ProgramArgs),
     Lab(LabArgs),
     #[command(name = "bench-round")]
     BenchRound(BenchRoundArgs),
@@ -331,10 +333,14 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
-/// Returns the exit status of a wrong command line. `dio trace` passes on the status of its
-/// command, and has a separate one for its own failures, as env(1) does.
+/// Returns the exit status of a wrong command line. `dio trace` and `dio run` pass on the status of
+/// their command, and have a separate one for their own failures, as env(1) does.
 pub fn status_of_trouble(words: &[OsString]) -> u8 {
-    if command_of(words).is_some_and(|word| word == "trace") { TRACE_FAILED } else { TROUBLE }
+    match command_of(words).and_then(|word| word.to_str()) {
+        Some("trace") => TRACE_FAILED,
+        Some("run") => RUN_FAILED,
+        _ => TROUBLE,
+    }
 }
 
 /// Returns the command of a line that may be wrong: the first word that is neither an option nor
@@ -403,6 +409,8 @@ mod tests {
             "dio --color never trace",
             "dio --color=purple trace -- true",
             "dio --backend threads trace",
+            "dio run",
+            "dio run --min-size 1mi -- true",
         ] {
             assert_eq!(status_of_trouble(&words(line)), TRACE_FAILED, "{line}");
         }

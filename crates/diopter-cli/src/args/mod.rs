@@ -5,6 +5,7 @@ mod values;
 
 mod compare;
 mod lab;
+mod run;
 mod stripe;
 mod trace;
 
@@ -21,6 +22,7 @@ pub use definitions::{Cli, Command, ExplainArgs, ProbeArgs, color_of, parse, sta
 pub use lab::{BisectArgs, KernelsArgs, LabCommand, RunArgs, StoreArgs};
 pub use report::ReportArgs;
 pub use resolved::{CpOptions, Settings, copy_options};
+pub use run::ProgramArgs;
 pub use stripe::{CreateArgs, StripeCommand};
 pub use trace::{TraceArgs, TraceFormat};
 pub use values::{Document, Operation, ProgressWhen};

@@ -14,6 +14,7 @@ pub mod explain;
 pub mod lab;
 pub mod probe;
 pub mod report;
+pub mod run;
 pub mod trace;
 
 pub mod generate;

@@ -8,13 +8,14 @@ use snapbox::{Data, assert_data_eq};
 use crate::stdout_of;
 
 /// Every command; the last four are hidden.
-const COMMANDS: [&str; 22] = [
+const COMMANDS: [&str; 23] = [
     "cp",
     "explain",
     "probe",
     "bench",
     "compare",
     "report",
+    "run",
     "trace",
     "stripe",
     "stripe create",
@@ -104,6 +105,7 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
         "dio-lab.1",
         "dio-probe.1",
         "dio-report.1",
+        "dio-run.1",
         "dio-stripe-adopt.1",
         "dio-stripe-create.1",
         "dio-stripe-info.1",

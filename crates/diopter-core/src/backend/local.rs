@@ -81,6 +81,13 @@ impl LocalObject {
         self.file().as_fd()
     }
 
+    /// Returns the descriptors that are open: the direct one, the buffered one, those to lock by.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let buffered = self.buffered.get().and_then(OpenObject::fd);
+        let locks = self.locks.iter().filter_map(OnceLock::get).map(|(_, fd)| fd.as_fd());
+        std::iter::once(self.fd()).chain(buffered).chain(locks)
+    }
+
     #[must_use]
     pub fn kind(&self) -> FileKind {
         self.kind

@@ -380,6 +380,13 @@ impl File {
         self.inner.objects.iter().map(|object| object.file().as_fd())
     }
 
+    /// Returns every descriptor that the file has open: for each object the one for direct I/O, and
+    /// the one for buffered I/O once a request needed it. For a process that closes
+    /// descriptors which it did not open.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.inner.objects.iter().flat_map(|object| object.descriptors())
+    }
+
     /// Returns the alignment that the kernel requires of direct I/O, and its source.
     #[must_use]
     pub fn alignment(&self) -> Alignment {

@@ -1,0 +1,327 @@
+//! The calls of the program: each is passed on, served, or both. `symbols.rs` makes its arguments
+//! safe values.
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+
+use diopter::Errno;
+use nix::errno::Errno as Raw;
+use rustix::fs::{OFlags, SeekFrom};
+
+use crate::config::{self, Config};
+use crate::copy::{self, Side};
+use crate::direct::{self, At};
+use crate::files;
+use crate::guard::{is_serving, serve};
+use crate::memory::Memory;
+use crate::process::Process;
+use crate::real::descriptor;
+use crate::report::{self, Counter};
+use crate::uncached::{self, Open, Write};
+
+/// A read or a write.
+pub struct Transfer<P, U, M> {
+    pub fd: c_int,
+    /// `None` for the position of the descriptor.
+    pub offset: Option<i64>,
+    /// The call as the program made it.
+    pub plain: P,
+    /// For a write: the same call with `RWF_DONTCACHE`.
+    pub uncached: Option<U>,
+    /// The length of the request; what the kernel refuses may have any.
+    pub length: usize,
+    /// The memory; `None` for what the kernel refuses in any case.
+    pub memory: M,
+}
+
+impl<'a, P, U, M> Transfer<P, U, M>
+where
+    P: Fn() -> isize,
+    U: Fn() -> isize,
+    M: FnOnce() -> Option<Memory<'a>>,
+{
+    /// Makes the call, or what takes its place.
+    pub fn run(self) -> isize {
+        let Some(config) = config::get().filter(|_| !is_serving()) else { return (self.plain)() };
+        let Some(fd) = descriptor(self.fd) else { return (self.plain)() };
+        let moved = match &self.uncached {
+            Some(uncached) if config.all => self.write_past_cache(fd, config, uncached),
+            _ => (self.plain)(),
+        };
+        if moved < 0 && Raw::last_raw() == libc::EINVAL {
+            return self.run_refused(fd);
+        }
+        if moved > 0 && report::is_on() {
+            count_aligned(fd, moved);
+        }
+        if config.all && moved >= 0 && self.uncached.is_none() {
+            self.note_read(fd, config, moved);
+        }
+        moved
+    }
+
+    fn run_refused(self, fd: BorrowedFd<'_>) -> isize {
+        let at = match self.offset {
+            None => At::Position,
+            Some(offset) => match u64::try_from(offset) {
+                Ok(offset) => At::Offset(offset),
+                Err(_) => return refuse(Errno::EINVAL),
+            },
+        };
+        let memory = self.memory;
+        let served = serve(|process| {
+            let memory = memory().ok_or(Errno::EINVAL)?;
+            direct::transfer(process, fd, memory, at)
+        });
+        result_of(served)
+    }
+
+    fn write_past_cache(&self, fd: BorrowedFd<'_>, config: &Config, uncached: &U) -> isize {
+        let stat = uncached::large(fd, self.length, config.min_size);
+        let Some(stat) = stat else { return (self.plain)() };
+        let of = Open { number: self.fd, fd, stat: &stat };
+        let decision = serve(|process| {
+            let (mut streams, mut files) = (process.streams(), process.files());
+            Ok(streams.before_write(&mut files, of, self.length, config.min_size))
+        });
+        let mut decision = decision.unwrap_or(Write::Plain);
+        if decision == Write::Uncached {
+            let moved = uncached();
+            let is_unknown =
+                [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS].contains(&Raw::last_raw());
+            if moved >= 0 || !is_unknown {
+                report::add(Counter::WrittenUncached, u64::try_from(moved).unwrap_or(0));
+                return moved;
+            }
+            let noted = serve(|process| {
+                process.streams().refuse_flag(self.fd);
+                Ok(())
+            });
+            noted.unwrap_or(());
+            decision = Write::Behind;
+        }
+        let moved = (self.plain)();
+        if decision == Write::Behind && moved > 0 {
+            let length = moved.unsigned_abs();
+            let noted = serve(|process| {
+                let offset = self.offset.map(i64::unsigned_abs);
+                let (mut streams, mut files) = (process.streams(), process.files());
+                streams.after_write(&mut files, of, offset, to_u64(length))
+            });
+            noted.unwrap_or(());
+        }
+        moved
+    }
+
+    fn note_read(&self, fd: BorrowedFd<'_>, config: &Config, moved: isize) {
+        let Some(stat) = uncached::large(fd, 0, config.min_size) else { return };
+        let of = Open { number: self.fd, fd, stat: &stat };
+        let length = to_u64(moved.unsigned_abs());
+        let noted = serve(|process| {
+            let offset = self.offset.map(i64::unsigned_abs);
+            process.streams().after_read(of, offset, length)
+        });
+        // What could not be dropped stays cached.
+        noted.unwrap_or(());
+    }
+}
+
+/// The result of a copy, by who made it.
+pub enum Copied {
+    /// The kernel has moved the program's offsets too.
+    ByKernel(isize),
+    ByEngine(Result<usize, Errno>),
+}
+
+/// Closes a descriptor by `plain`, unless it is the engine's.
+pub fn close(fd: c_int, plain: impl Fn() -> c_int) -> c_int {
+    match before_close(fd) {
+        Ok(()) => plain(),
+        Err(errno) => result_of(Err(errno)).try_into().unwrap_or(-1),
+    }
+}
+
+/// Does what has to be done before libc closes a descriptor by itself.
+pub fn before_hidden_close(fd: c_int) {
+    // The descriptor of a stream is never the engine's.
+    before_close(fd).unwrap_or(());
+}
+
+/// Gives the number `new` to the file of `old` by `plain`.
+pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
+    if is_watching()
+        && old != new
+        && let Some(fd) = descriptor(new)
+    {
+        let done = serve(|process| {
+            end_streams(process, new, fd);
+            let mut files = process.files();
+            files.evict(new);
+            forget(&mut files, fd);
+            Ok(())
+        });
+        // In a child of vfork there is nothing to do.
+        done.unwrap_or(());
+    }
+    plain()
+}
+
+/// Closes the descriptors from `first` to `last` by `plain`, piece by piece around the engine's.
+pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> c_int {
+    if !is_watching() {
+        return plain(first, last);
+    }
+    let own = serve(|process| {
+        for fd in open_descriptors().filter(|fd| is_within(*fd, first, last)) {
+            if let Some(borrowed) = descriptor(fd) {
+                end_streams(process, fd, borrowed);
+                let mut files = process.files();
+                if !files.is_own(fd) {
+                    forget(&mut files, borrowed);
+                }
+            }
+        }
+        Ok(process.files().descriptors())
+    });
+    let mut from = first;
+    for own in own.unwrap_or_default().into_iter().filter_map(|fd| u32::try_from(fd).ok()) {
+        if own < from || own > last {
+            continue;
+        }
+        if own > from && plain(from, own - 1) != 0 {
+            return -1;
+        }
+        from = own + 1;
+    }
+    if from > last { 0 } else { plain(from, last) }
+}
+
+/// Copies from file to file at offsets, or at the positions of the descriptors; with `may_send`
+/// also to a socket or a pipe.
+pub fn copy(
+    (source, from): (c_int, Option<i64>),
+    (target, to): (c_int, Option<i64>),
+    (length, may_send): (usize, bool),
+    plain: impl Fn() -> isize,
+) -> Copied {
+    let is_on = config::get().filter(|_| !is_serving());
+    let sides = descriptor(source)
+        .and_then(|fd| Side::of(fd, from))
+        .zip(descriptor(target).and_then(|fd| Side::of(fd, to)));
+    let Some((config, (source, target))) = is_on.zip(sides) else {
+        return Copied::ByKernel(plain());
+    };
+    if config.all {
+        let min_size = config.min_size;
+        match serve(|process| copy::large(process, source, target, length, min_size)) {
+            Ok(Some(moved)) => return Copied::ByEngine(Ok(moved)),
+            Err(errno) if errno != Errno::EINVAL => return Copied::ByEngine(Err(errno)),
+            Ok(None) | Err(_) => {}
+        }
+    }
+    let moved = plain();
+    if moved >= 0 || Raw::last_raw() != libc::EINVAL {
+        return Copied::ByKernel(moved);
+    }
+    match serve(|process| copy::refused(process, source, target, length)) {
+        Err(Errno::ENOTBLK) if may_send => Copied::ByEngine(send(source, target, length)),
+        Err(Errno::ENOTBLK) => Copied::ByEngine(Err(Errno::EINVAL)),
+        copied => Copied::ByEngine(copied),
+    }
+}
+
+/// Sends bytes of a file with O_DIRECT to a socket or a pipe. The wait for its reader can be
+/// interrupted.
+fn send(source: Side<'_>, target: Side<'_>, length: usize) -> Result<usize, Errno> {
+    let mut sent = 0;
+    while sent < length {
+        let wanted = (length - sent).min(copy::SENT_PIECE);
+        let piece = serve(|process| copy::piece_of(process, source, sent, wanted));
+        let written =
+            piece.and_then(|piece| Ok((piece.len(), rustix::io::write(target.fd, &piece)?)));
+        let got = match written {
+            Ok((0, _)) => break,
+            Ok((length, written)) if written == length => written,
+            Ok((_, written)) => {
+                sent += written;
+                break;
+            }
+            Err(_) if sent > 0 => break,
+            Err(errno) => return Err(errno),
+        };
+        sent += got;
+    }
+    if source.offset.is_none() {
+        rustix::fs::seek(source.fd, SeekFrom::Current(i64::try_from(sent).unwrap_or(0)))?;
+    }
+    Ok(sent)
+}
+
+/// Returns the descriptors of the process.
+fn open_descriptors() -> impl Iterator<Item = c_int> {
+    let names: Vec<_> =
+        std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().collect();
+    names.into_iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn is_within(fd: c_int, first: u32, last: u32) -> bool {
+    u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd))
+}
+
+/// Returns true if a descriptor that is closed may matter here.
+fn is_watching() -> bool {
+    let config = config::get();
+    config.is_some_and(|config| files::has_files() || config.all) && !is_serving()
+}
+
+/// Does what has to be done before the program closes a descriptor.
+fn before_close(number: c_int) -> Result<(), Errno> {
+    let Some(fd) = descriptor(number).filter(|_| is_watching()) else { return Ok(()) };
+    let known = serve(|process| {
+        end_streams(process, number, fd);
+        let mut files = process.files();
+        let is_own = files.is_own(number);
+        if !is_own {
+            forget(&mut files, fd);
+        }
+        Ok(is_own)
+    });
+    // A child of vfork closes its own descriptors, whichever they are.
+    if known == Ok(true) { Err(Errno::EBADF) } else { Ok(()) }
+}
+
+fn end_streams(process: &Process, number: c_int, fd: BorrowedFd<'_>) {
+    let mut streams = process.streams();
+    streams.close(&mut process.files(), number, fd);
+}
+
+fn forget(files: &mut files::Files, fd: BorrowedFd<'_>) {
+    if let Ok(stat) = rustix::fs::fstat(fd) {
+        files.forget(files::Inode::of(&stat));
+    }
+}
+
+fn count_aligned(fd: BorrowedFd<'_>, moved: isize) {
+    if rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::DIRECT)) {
+        report::add(Counter::Aligned, to_u64(moved.unsigned_abs()));
+    }
+}
+
+fn to_u64(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+fn refuse(errno: Errno) -> isize {
+    result_of(Err(errno))
+}
+
+/// Returns what a call of libc returns.
+pub fn result_of(result: Result<usize, Errno>) -> isize {
+    match result {
+        Ok(moved) => isize::try_from(moved).unwrap_or(isize::MAX),
+        Err(errno) => {
+            Raw::set_raw(errno.raw());
+            -1
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The engine's files of the descriptors that the program uses, by inode and by how the descriptor
+//! is open. A number of a descriptor is never a key, so it does not matter where a descriptor came
+//! from, or that one was closed in a way that this library cannot see.
+//!
+//! Closing a descriptor releases the POSIX locks that the process holds on its file. So a file here
+//! is closed only while the program closes a descriptor of the same inode, which releases the locks
+//! in any case, and just before that: a lock that is taken later stays.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use diopter::{Errno, File};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+
+/// True once a file was opened: until then no descriptor needs to be looked up when it is closed.
+static HAS_FILES: AtomicBool = AtomicBool::new(false);
+
+/// A file of a file system, or a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Inode {
+    device: u64,
+    inode: u64,
+}
+
+/// How a descriptor is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Access {
+    read: bool,
+    write: bool,
+    append: bool,
+    dsync: bool,
+    sync: bool,
+}
+
+/// The engine's files of one process.
+#[derive(Default)]
+pub struct Files {
+    open: BTreeMap<(Inode, Access), Arc<File>>,
+    /// Files that were in use when the program closed a descriptor of theirs.
+    retired: Vec<(Inode, Arc<File>)>,
+}
+
+/// A file, and what the position of the descriptor needs.
+pub struct Served {
+    pub file: Arc<File>,
+    /// True if each write goes to the end.
+    pub append: bool,
+}
+
+impl Inode {
+    pub fn of(stat: &Stat) -> Inode {
+        Inode { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
+impl Access {
+    fn of(flags: OFlags) -> Access {
+        let mode = flags & OFlags::RWMODE;
+        let write = mode == OFlags::WRONLY || mode == OFlags::RDWR;
+        Access {
+            read: mode == OFlags::RDONLY || mode == OFlags::RDWR,
+            write,
+            append: write && flags.contains(OFlags::APPEND),
+            dsync: flags.contains(OFlags::DSYNC),
+            sync: flags.contains(OFlags::SYNC),
+        }
+    }
+}
+
+/// Returns true if the process may have files open.
+pub fn has_files() -> bool {
+    HAS_FILES.load(Ordering::Relaxed)
+}
+
+impl Files {
+    /// Returns the file of a descriptor with these flags. The engine uses a separate descriptor,
+    /// with a separate open file description, so flags, position and locks of the program's one
+    /// do not change.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is neither a regular file nor a block device; the errno of the open.
+    pub fn of(&mut self, fd: BorrowedFd<'_>, flags: OFlags) -> Result<Served, Errno> {
+        let stat = rustix::fs::fstat(fd)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
+            return Err(Errno::EINVAL);
+        }
+        let access = Access::of(flags);
+        let key = (Inode::of(&stat), access);
+        if let Some(file) = self.open.get(&key) {
+            return Ok(Served { file: Arc::clone(file), append: access.append });
+        }
+        HAS_FILES.store(true, Ordering::Relaxed);
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let opened = File::options()
+            .read(access.read)
+            .write(access.write)
+            .append(access.append)
+            .dsync(access.dsync)
+            .sync(access.sync)
+            .open(path);
+        let file = Arc::new(opened.map_err(|error| error.errno())?);
+        self.open.insert(key, Arc::clone(&file));
+        Ok(Served { file, append: access.append })
+    }
+
+    /// Closes the files of an inode, a descriptor of which the program closes now. One that another
+    /// thread uses at this moment is closed with a later descriptor of the program.
+    pub fn forget(&mut self, inode: Inode) {
+        let of_inode = |key: &(Inode, Access)| key.0 == inode;
+        while let Some(key) = self.open.keys().find(|key| of_inode(key)).copied() {
+            self.retired.extend(self.open.remove(&key).map(|file| (inode, file)));
+        }
+        self.retired.retain(|(known, file)| *known != inode || Arc::strong_count(file) > 1);
+    }
+
+    /// Closes the file that has the descriptor, which the program wants for another file.
+    pub fn evict(&mut self, fd: RawFd) {
+        let mut all = self.open.iter();
+        let found = all.find(|(_, file)| is_of(file, fd)).map(|(key, _)| key.0);
+        if let Some(inode) = found {
+            self.forget(inode);
+        }
+    }
+
+    /// Returns true if the descriptor is one of the engine's.
+    pub fn is_own(&self, fd: RawFd) -> bool {
+        self.all().any(|file| is_of(file, fd))
+    }
+
+    /// Returns the engine's descriptors, in order.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let mut all: Vec<RawFd> =
+            self.all().flat_map(|file| file.descriptors()).map(|fd| fd.as_raw_fd()).collect();
+        all.sort_unstable();
+        all
+    }
+
+    fn all(&self) -> impl Iterator<Item = &File> {
+        let retired = self.retired.iter().map(|(_, file)| file);
+        self.open.values().chain(retired).map(|file| &**file)
+    }
+}
+
+fn is_of(file: &File, fd: RawFd) -> bool {
+    file.descriptors().any(|own| own.as_raw_fd() == fd)
+}
+
+/// Takes the numbers 0, 1 and 2 if the program has closed them, for as long as the result lives. A
+/// file of the engine under one of them would get what the program prints.
+pub fn take_standard_numbers() -> Vec<OwnedFd> {
+    let mut taken = Vec::new();
+    let is_closed =
+        |fd| crate::real::descriptor(fd).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_err());
+    if !(0..3).any(is_closed) {
+        return taken;
+    }
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    while let Ok(fd) = rustix::fs::open("/dev/null", flags, Mode::empty()) {
+        if fd.as_raw_fd() > 2 {
+            break;
+        }
+        taken.push(fd);
+    }
+    taken
+}

@@ -1,0 +1,58 @@
+//! The state of this library in one process. A child of fork starts with nothing: a lock that
+//! another thread of its parent held stays locked in it. A child of vfork uses its parent's memory
+//! and has separate descriptors, so it gets nothing at all.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use diopter_os::fork;
+use rustix::process::{Pid, getpid};
+
+use crate::files::Files;
+use crate::uncached::Streams;
+
+/// The state of one process.
+pub struct Process {
+    generation: u64,
+    id: Pid,
+    files: Mutex<Files>,
+    streams: Mutex<Streams>,
+    /// The state of a child of fork, in that child.
+    child: OnceLock<&'static Process>,
+}
+
+static FIRST: OnceLock<&'static Process> = OnceLock::new();
+
+impl Process {
+    /// Returns the state of this process; `None` in a child of vfork.
+    pub fn this() -> Option<&'static Process> {
+        let generation = fork::generation();
+        let mut place = &FIRST;
+        loop {
+            match place.get() {
+                Some(known) if known.generation == generation => {
+                    return (known.id == getpid()).then_some(*known);
+                }
+                Some(parent) => place = &parent.child,
+                None => {
+                    let new = Process {
+                        generation,
+                        id: getpid(),
+                        files: Mutex::default(),
+                        streams: Mutex::default(),
+                        child: OnceLock::new(),
+                    };
+                    // Another thread may have been first.
+                    place.set(Box::leak(Box::new(new))).unwrap_or(());
+                }
+            }
+        }
+    }
+
+    pub fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,103 @@
+//! The counters of `dio run --report`, in a file that all processes of the program map: what a
+//! process counted stays when a signal ends it.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::real;
+
+/// The counters. The names in the file are those of [`NAMES`], in this order.
+#[derive(Clone, Copy, Debug)]
+pub enum Counter {
+    /// Requests that the kernel had refused with `EINVAL`, and that were served.
+    EinvalsAvoided,
+    /// Requests that the kernel had refused with `EINVAL`, and that could not be served.
+    EinvalsLeft,
+    /// Bytes of aligned requests on descriptors with O_DIRECT, passed on.
+    Aligned,
+    /// Bytes of served requests between the program's memory and the device.
+    Direct,
+    /// Bytes of served requests through an aligned buffer.
+    Bounced,
+    /// Bytes of served requests through the page cache.
+    Buffered,
+    /// Bytes written through the page cache that the kernel drops once they are written back.
+    WrittenUncached,
+    /// Bytes written through the page cache, then written back and dropped from it.
+    WrittenBehind,
+    /// Bytes read through the page cache and dropped from it.
+    ReadBehind,
+    /// Bytes that the engine copied from file to file.
+    Copied,
+    /// Bytes that the file system copied by sharing blocks.
+    Shared,
+    /// Processes that used io_uring by themselves.
+    UsesUring,
+    /// Processes that loaded libaio.
+    UsesAio,
+}
+
+/// The names of the counters, in the order of [`Counter`].
+const NAMES: [&str; 13] = [
+    "einvals_avoided",
+    "einvals_left",
+    "aligned_bytes",
+    "direct_bytes",
+    "bounced_bytes",
+    "buffered_bytes",
+    "written_uncached_bytes",
+    "written_behind_bytes",
+    "read_behind_bytes",
+    "copied_bytes",
+    "shared_bytes",
+    "processes_with_uring",
+    "processes_with_aio",
+];
+
+static COUNTERS: OnceLock<&'static [AtomicU64]> = OnceLock::new();
+
+/// Maps the file, and writes the names into it.
+pub fn start(path: &Path) {
+    let Ok(mut file) = OpenOptions::new().read(true).append(true).open(path) else { return };
+    let Some(counters) = real::map_counters(&file, NAMES.len()) else { return };
+    // The first process writes the names; `dio run` made the file with room for the values alone.
+    if counters.first().is_some_and(|marked| marked.swap(1, Ordering::Relaxed) == 0) {
+        let mut names = NAMES.join("\n");
+        names.push('\n');
+        if file.write_all(names.as_bytes()).is_err() {
+            return;
+        }
+    }
+    COUNTERS.set(counters).unwrap_or(());
+}
+
+/// Returns true if anything is counted.
+pub fn is_on() -> bool {
+    COUNTERS.get().is_some()
+}
+
+/// Adds to a counter.
+pub fn add(counter: Counter, value: u64) {
+    if let Some(place) = COUNTERS.get().and_then(|all| all.get(1 + counter as usize)) {
+        place.fetch_add(value, Ordering::Relaxed);
+    }
+}
+
+/// Counts what this process used without this library. Called when it exits.
+pub fn note_foreign() {
+    if !is_on() {
+        return;
+    }
+    let links = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let mut targets = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    if targets.any(|target| target.as_os_str() == "anon_inode:[io_uring]") {
+        add(Counter::UsesUring, 1);
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    if maps.contains("/libaio.so") {
+        add(Counter::UsesAio, 1);
+    }
+}

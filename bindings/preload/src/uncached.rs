@@ -1,0 +1,270 @@
+//! `dio run --all`: large regular files are read and written through the page cache, and leave it.
+//!
+//! Everything is done by the program's own descriptor. So positions, `O_APPEND`, sparse files and
+//! what other processes see are the kernel's, and its read-ahead works as ever.
+//!
+//! - A written range of some size gets `RWF_DONTCACHE`: the kernel starts to write it back at once
+//!   and drops its pages when they are written.
+//! - Smaller writes, and kernels without that flag: a window that a program has written is written
+//!   back and dropped.
+//! - A window that a program has read is dropped. The flag is not used for reads: the kernel drops
+//!   a folio with the first read that touches it, and reads it again for the next.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+
+use diopter::Errno;
+use diopter_os::residency::residency;
+use diopter_os::space::{advise_dont_need, sync_file_range_wait};
+use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
+
+use crate::files::{Files, Inode};
+use crate::report::{self, Counter};
+
+/// Smaller writes get no flag: each would be written back by itself.
+const WRITE_MIN: usize = 64 << 10;
+
+/// Windows of smaller writes, and of reads. What is dropped by one call.
+const WINDOW: u64 = 4 << 20;
+
+/// The largest folio of the page cache. The kernel drops none that is only partly in a range, so
+/// windows end at multiples of it.
+const FOLIO: u64 = 2 << 20;
+
+const PAGE: u64 = 4096;
+
+/// The streams of the program's descriptors, by their numbers. One that is out of date, because a
+/// descriptor was closed where this library does not see it, costs pages of the cache, not bytes.
+#[derive(Default)]
+pub struct Streams {
+    by_number: BTreeMap<RawFd, Stream>,
+}
+
+/// The windows of one descriptor.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    inode: Inode,
+    /// Much of the file was cached before: it is left there.
+    is_left: bool,
+    /// The kernel or the file system has no `RWF_DONTCACHE`.
+    has_no_flag: bool,
+    read: Window,
+    written: Window,
+}
+
+/// The bytes of a stream that may be in the page cache.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    from: u64,
+    /// Up to where write-back was started; between the others.
+    started: u64,
+    to: u64,
+}
+
+/// A descriptor of the program, and its file.
+#[derive(Clone, Copy)]
+pub struct Open<'a> {
+    pub number: RawFd,
+    pub fd: BorrowedFd<'a>,
+    pub stat: &'a Stat,
+}
+
+/// How a write is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// As the program has it.
+    Plain,
+    /// With the flag.
+    Uncached,
+    /// As the program has it; [`Streams::after_write`] is called.
+    Behind,
+}
+
+/// Returns the file of a descriptor if it is regular, and large once `length` more bytes are in it.
+pub fn large(fd: BorrowedFd<'_>, length: usize, min_size: u64) -> Option<Stat> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let size = size_of(&stat).saturating_add(u64::try_from(length).unwrap_or(0));
+    (is_regular && size >= min_size).then_some(stat)
+}
+
+fn size_of(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+fn is_direct(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
+}
+
+impl Streams {
+    /// Decides how a write to a large file is done.
+    pub fn before_write(
+        &mut self,
+        files: &mut Files,
+        of: Open<'_>,
+        length: usize,
+        min_size: u64,
+    ) -> Write {
+        if is_direct(of.fd) {
+            return Write::Plain;
+        }
+        let is_new = !self.has(of);
+        let stream = self.stream(of);
+        if is_new && size_of(of.stat) < min_size {
+            // It was written by this program while it was small.
+            stream.is_left = false;
+            Window { from: 0, started: 0, to: size_of(of.stat) }.write_back(files, of.fd);
+        }
+        match stream {
+            Stream { is_left: true, .. } => Write::Plain,
+            Stream { has_no_flag: false, .. } if length >= WRITE_MIN => Write::Uncached,
+            _ => Write::Behind,
+        }
+    }
+
+    /// Notes that the flag was refused.
+    pub fn refuse_flag(&mut self, number: RawFd) {
+        if let Some(stream) = self.by_number.get_mut(&number) {
+            stream.has_no_flag = true;
+        }
+    }
+
+    /// Writes back and drops what smaller writes have left, once it is enough.
+    pub fn after_write(
+        &mut self,
+        files: &mut Files,
+        of: Open<'_>,
+        offset: Option<u64>,
+        moved: u64,
+    ) -> Result<(), Errno> {
+        let from = start_of(of.fd, offset, moved)?;
+        let stream = self.stream(of);
+        report::add(Counter::WrittenBehind, moved);
+        let before = stream.written;
+        let window = &mut stream.written;
+        if !window.add(from, moved) {
+            before.write_back(files, of.fd);
+        }
+        let end = window.to / FOLIO * FOLIO;
+        if end.saturating_sub(window.started) >= WINDOW {
+            // This starts the write-back of the last window, while the one before it is done.
+            window.between(window.started, end).drop_pages(of.fd);
+            window.between(window.from, window.started).write_back(files, of.fd);
+            window.from = window.started;
+            window.started = end;
+        }
+        Ok(())
+    }
+
+    /// Drops what was read, once it is enough.
+    pub fn after_read(
+        &mut self,
+        of: Open<'_>,
+        offset: Option<u64>,
+        moved: u64,
+    ) -> Result<(), Errno> {
+        if is_direct(of.fd) {
+            return Ok(());
+        }
+        let from = start_of(of.fd, offset, moved)?;
+        let stream = self.stream(of);
+        if stream.is_left {
+            return Ok(());
+        }
+        report::add(Counter::ReadBehind, moved);
+        let before = stream.read;
+        let window = &mut stream.read;
+        if !window.add(from, moved) {
+            before.drop_pages(of.fd);
+        }
+        let is_end = window.to >= size_of(of.stat);
+        let end = if is_end { window.to } else { window.to / FOLIO * FOLIO };
+        if is_end || end.saturating_sub(window.from) >= WINDOW {
+            window.between(window.from, end).drop_pages(of.fd);
+            window.from = end;
+        }
+        Ok(())
+    }
+
+    /// Ends the stream of a descriptor that the program closes.
+    pub fn close(&mut self, files: &mut Files, number: RawFd, fd: BorrowedFd<'_>) {
+        let Some(stream) = self.by_number.remove(&number) else { return };
+        let is_same = rustix::fs::fstat(fd).is_ok_and(|stat| Inode::of(&stat) == stream.inode);
+        if is_same && !stream.is_left {
+            stream.read.drop_pages(fd);
+            stream.written.write_back(files, fd);
+        }
+    }
+
+    fn has(&self, of: Open<'_>) -> bool {
+        let known = self.by_number.get(&of.number);
+        known.is_some_and(|known| known.inode == Inode::of(of.stat))
+    }
+
+    fn stream(&mut self, of: Open<'_>) -> &mut Stream {
+        if !self.has(of) {
+            let inode = Inode::of(of.stat);
+            let is_left = is_cached(of.fd, size_of(of.stat));
+            let (read, written) = <(Window, Window)>::default();
+            let stream = Stream { inode, is_left, has_no_flag: false, read, written };
+            self.by_number.insert(of.number, stream);
+        }
+        self.by_number.get_mut(&of.number).expect("it was inserted")
+    }
+}
+
+impl Window {
+    fn length(self) -> u64 {
+        self.to.saturating_sub(self.from)
+    }
+
+    fn between(self, from: u64, to: u64) -> Window {
+        Window { from, started: from, to }
+    }
+
+    /// Adds bytes. Returns false if they do not continue the window, which starts again with them.
+    fn add(&mut self, from: u64, length: u64) -> bool {
+        let continues = from == self.to;
+        if !continues || self.to == 0 {
+            self.from = from / FOLIO * FOLIO;
+            self.started = self.from;
+        }
+        self.to = from.saturating_add(length);
+        continues
+    }
+
+    /// Drops the pages that are clean. What fails stays cached.
+    fn drop_pages(self, fd: BorrowedFd<'_>) {
+        if self.length() > 0 {
+            let from = self.from / PAGE * PAGE;
+            let length = self.to.next_multiple_of(PAGE) - from;
+            advise_dont_need(fd, from, length).unwrap_or(());
+        }
+    }
+
+    /// Writes the pages back and drops them. It waits by the engine's descriptor: an error is
+    /// reported once to each open file description, and has to reach the program's `fsync`.
+    fn write_back(self, files: &mut Files, fd: BorrowedFd<'_>) {
+        if self.length() > 0 {
+            let flags = rustix::fs::fcntl_getfl(fd).map_err(Errno::from);
+            if let Ok(own) = flags.and_then(|flags| files.of(fd, flags)) {
+                sync_file_range_wait(own.file.as_fd(), self.from, self.length()).unwrap_or(());
+            }
+            self.drop_pages(fd);
+        }
+    }
+}
+
+/// Returns where the bytes that were just moved start.
+fn start_of(fd: BorrowedFd<'_>, offset: Option<u64>, moved: u64) -> Result<u64, Errno> {
+    match offset {
+        Some(offset) => Ok(offset),
+        None => Ok(rustix::fs::seek(fd, SeekFrom::Current(0))?.saturating_sub(moved)),
+    }
+}
+
+/// Returns true if at least half of the file is in the page cache.
+fn is_cached(fd: BorrowedFd<'_>, size: u64) -> bool {
+    let pages = size.div_ceil(PAGE);
+    residency(fd, 0, 0, size).is_ok_and(|cache| cache.pages_cached >= pages.div_ceil(2))
+}

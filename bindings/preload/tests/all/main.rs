@@ -1,0 +1,10 @@
+//! Programs under `dio run`, each compared with the same program without it.
+
+mod support;
+
+mod descriptors;
+mod files;
+mod killed;
+mod past_cache;
+mod refused;
+mod unaligned;

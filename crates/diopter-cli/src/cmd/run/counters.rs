@@ -1,0 +1,118 @@
+//! The counters of `dio run --report`: a file that the library maps in each process, and their
+//! text.
+//!
+//! The file is one page of 64-bit values: a mark, then the counters. The first process appends
+//! their names, a line each.
+
+use std::path::Path;
+
+use tempfile::NamedTempFile;
+
+use crate::output::put;
+
+/// Texts of the counters that are known by name, in the order in which they are printed.
+const TEXTS: [(&str, &str); 13] = [
+    ("einvals_avoided", "requests served that the kernel had refused with EINVAL"),
+    ("einvals_left", "requests left refused: the file could not be opened a second time"),
+    ("aligned_bytes", "bytes of aligned requests on O_DIRECT descriptors, passed on"),
+    ("direct_bytes", "bytes served direct"),
+    ("bounced_bytes", "bytes served direct through an aligned buffer"),
+    ("buffered_bytes", "bytes served through the page cache"),
+    ("written_uncached_bytes", "bytes written with RWF_DONTCACHE"),
+    ("written_behind_bytes", "bytes written, written back and dropped from the page cache"),
+    ("read_behind_bytes", "bytes read and dropped from the page cache"),
+    ("copied_bytes", "bytes copied from file to file, direct"),
+    ("shared_bytes", "bytes copied by sharing blocks"),
+    ("processes_with_uring", "processes that used io_uring by themselves: not changed"),
+    ("processes_with_aio", "processes that loaded libaio: not changed there"),
+];
+
+/// The file of the counters, removed at the end.
+pub struct Counters {
+    file: NamedTempFile,
+}
+
+impl Counters {
+    /// Makes the file.
+    ///
+    /// # Errors
+    /// No temporary file can be made.
+    pub fn new() -> Result<Counters, String> {
+        let made = NamedTempFile::with_prefix("dio-run-");
+        let made = made.and_then(|file| {
+            let page = u64::try_from(rustix::param::page_size()).unwrap_or(u64::MAX);
+            file.as_file().set_len(page)?;
+            Ok(file)
+        });
+        let file = made.map_err(|error| {
+            format!("make a file for the report: {error}; name a directory with TMPDIR")
+        })?;
+        Ok(Counters { file })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Returns the report: what is not 0.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn report(&self) -> Result<String, String> {
+        let bytes = std::fs::read(self.file.path())
+            .map_err(|error| format!("read the report's file: {error}; keep TMPDIR writable"))?;
+        Ok(text_of(&parse(&bytes, rustix::param::page_size())))
+    }
+}
+
+/// Returns the counters by name; `None` if no process had the library.
+fn parse(bytes: &[u8], page: usize) -> Option<Vec<(String, u64)>> {
+    let (values, names) = bytes.split_at_checked(page).filter(|(_, names)| !names.is_empty())?;
+    let values = values
+        .chunks_exact(8)
+        .skip(1)
+        .map(|value| u64::from_ne_bytes(value.try_into().expect("a chunk has eight bytes")));
+    let names = String::from_utf8_lossy(names);
+    Some(names.lines().map(str::to_owned).zip(values).collect())
+}
+
+fn text_of(counters: &Option<Vec<(String, u64)>>) -> String {
+    let mut text = String::new();
+    let Some(counters) = counters else {
+        put(&mut text, "dio run: the library was not loaded into any process");
+        return text;
+    };
+    put(&mut text, "dio run:");
+    let known = |name: &str| counters.iter().find(|(known, _)| known == name).map_or(0, |it| it.1);
+    let lines: Vec<_> = TEXTS.iter().map(|(name, said)| (known(name), *said)).collect();
+    let width = lines.iter().map(|(value, _)| value.to_string().len()).max().unwrap_or(1);
+    for (value, said) in lines.iter().filter(|(value, _)| *value > 0) {
+        put(&mut text, &format!("  {value:>width$}  {said}"));
+    }
+    if lines.iter().all(|(value, _)| *value == 0) {
+        put(&mut text, "  nothing had to be served");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_by_their_names_and_zeros_are_left_out() {
+        let mut bytes = vec![0_u8; 4096];
+        bytes[8..16].copy_from_slice(&7_u64.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&4096_u64.to_ne_bytes());
+        bytes.extend_from_slice(b"einvals_avoided\neinvals_left\nbounced_bytes\n");
+        let expected = "dio run:\n     7  requests served that the kernel had refused with EINVAL\n\
+                        \x20 4096  bytes served direct through an aligned buffer\n";
+        assert_eq!(text_of(&parse(&bytes, 4096)), expected);
+    }
+
+    #[test]
+    fn a_library_that_was_never_loaded_is_reported() {
+        assert_eq!(parse(&[0; 4096], 4096), None);
+        assert!(text_of(&None).contains("was not loaded"));
+    }
+}

@@ -1,0 +1,136 @@
+//! `dio run`: runs a program with libdiopter-preload.so, which serves its direct I/O at any
+//! alignment.
+
+mod counters;
+mod elf;
+
+mod library;
+mod program;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
+
+use diopter::Errno;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::args::ProgramArgs;
+use crate::env::{RUN_ALL, RUN_MIN_SIZE, RUN_REPORT};
+use crate::log;
+use crate::output::{NOT_RUN, RUN_FAILED, UNKNOWN};
+
+use counters::Counters;
+
+/// The variable of ld.so with the libraries to load first.
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// Why the program does not run: the exit status and the message.
+struct Failure {
+    status: u8,
+    message: String,
+}
+
+impl Failure {
+    /// Returns a failure of `dio run` itself.
+    fn own(message: String) -> Failure {
+        Failure { status: RUN_FAILED, message }
+    }
+}
+
+/// Runs the program in place of this process, or with a report as a child. Returns the exit status.
+pub fn run(args: &ProgramArgs) -> u8 {
+    try_run(args).unwrap_or_else(|failure| {
+        log::fail("run", &failure.message);
+        failure.status
+    })
+}
+
+fn try_run(args: &ProgramArgs) -> Result<u8, Failure> {
+    let (name, arguments) = args.program.split_first().expect("clap requires the program");
+    let library = library::find(args.preload.as_deref()).map_err(Failure::own)?;
+    let path = program::find(name).ok_or_else(|| Failure {
+        status: UNKNOWN,
+        message: format!("find {}: no such program; check its name and PATH", shown(name)),
+    })?;
+    program::check(&path, &library).map_err(|message| Failure { status: NOT_RUN, message })?;
+    let mut command = Command::new(name);
+    command.args(arguments);
+    command.env(LD_PRELOAD, before_others(&library.path, std::env::var_os(LD_PRELOAD)));
+    command.env(RUN_ALL, if args.all { "1" } else { "0" });
+    command.env(RUN_MIN_SIZE, args.min_size.to_string());
+    if !args.report {
+        command.env_remove(RUN_REPORT);
+        return Err(not_run(name, &command.exec()));
+    }
+    let counters = Counters::new().map_err(Failure::own)?;
+    command.env(RUN_REPORT, counters.path());
+    let status = wait(name, &mut command)?;
+    log::put(&counters.report().map_err(Failure::own)?);
+    Ok(status)
+}
+
+/// Runs the program as a child. The keys of a terminal reach it without this process, which passes
+/// on what is sent to it alone.
+fn wait(name: &OsString, command: &mut Command) -> Result<u8, Failure> {
+    let own = |error: io::Error| Failure::own(format!("wait for {}: {error}", shown(name)));
+    let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).map_err(own)?;
+    let mut child = command.spawn().map_err(|error| not_run(name, &error))?;
+    let process = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    let passing = signals.handle();
+    let passer = std::thread::spawn(move || {
+        for signal in signals.forever().filter(|signal| [SIGTERM, SIGHUP].contains(signal)) {
+            let signal = rustix::process::Signal::from_named_raw(signal);
+            if let (Some(process), Some(signal)) = (process, signal) {
+                // It may be gone by now.
+                rustix::process::kill_process(process, signal).unwrap_or(());
+            }
+        }
+    });
+    let status = child.wait().map_err(own);
+    passing.close();
+    // It has no result.
+    passer.join().unwrap_or(());
+    status.map(status_of)
+}
+
+fn status_of(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(RUN_FAILED)
+}
+
+fn not_run(name: &OsString, error: &io::Error) -> Failure {
+    let status = if error.kind() == io::ErrorKind::NotFound { UNKNOWN } else { NOT_RUN };
+    let why = error
+        .raw_os_error()
+        .map_or_else(|| error.to_string(), |errno| Errno::from_raw(errno).to_string());
+    Failure { status, message: format!("run {}: {why}; check the file", shown(name)) }
+}
+
+/// Returns the value of LD_PRELOAD with the library first.
+fn before_others(library: &std::path::Path, others: Option<OsString>) -> OsString {
+    let mut all = library.as_os_str().to_owned();
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    all
+}
+
+fn shown(name: &std::ffi::OsStr) -> String {
+    diopter_text::untrusted::name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_that_are_loaded_already_stay_behind_ours() {
+        let ours = std::path::Path::new("/lib/ours.so");
+        assert_eq!(before_others(ours, None), "/lib/ours.so");
+        assert_eq!(before_others(ours, Some("".into())), "/lib/ours.so");
+        assert_eq!(before_others(ours, Some("a.so b.so".into())), "/lib/ours.so:a.so b.so");
+    }
+}

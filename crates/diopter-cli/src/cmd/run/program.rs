@@ -1,0 +1,103 @@
+//! Finds the program, and refuses one that the library cannot change.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use super::elf::Elf;
+use super::library::Library;
+use diopter_text::untrusted;
+
+/// Scripts whose interpreter is a script; the kernel follows five.
+const SCRIPTS_MAX: usize = 5;
+/// Bytes of the first line of a script that the kernel reads.
+const LINE_MAX: u64 = 256;
+
+/// Returns the file of a program, as execvp(3) looks it up.
+pub fn find(name: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Path::new(name).exists().then(|| PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let mut places = std::env::split_paths(&path).map(|directory| directory.join(name));
+    places.find(|place| {
+        place.is_file() && accessat(CWD, place, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+    })
+}
+
+/// Checks that the library can be loaded into a program and changes it.
+///
+/// # Errors
+/// Why not, and what to do.
+pub fn check(program: &Path, library: &Library) -> Result<(), String> {
+    let mut path = program.to_owned();
+    for _ in 0..SCRIPTS_MAX {
+        let name = untrusted::name(&path);
+        if is_privileged(&path) {
+            return Err(format!(
+                "run {name}: it runs with the privileges of its file, so ld.so loads no library \
+                 into it; run it as the user who owns it"
+            ));
+        }
+        match interpreter_of_script(&path) {
+            Ok(Some(interpreter)) => path = interpreter,
+            Ok(None) => {
+                let elf = Elf::read(&path).map_err(|error| format!("read {name}: {error}"))?;
+                return elf.map_or(Ok(()), |elf| check_elf(&name, &elf, library));
+            }
+            // One that may be run and not read is the kernel's to judge.
+            Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+fn check_elf(name: &str, elf: &Elf, library: &Library) -> Result<(), String> {
+    let (own, its) = (library.elf.machine(), elf.machine());
+    let library = untrusted::name(&library.path);
+    let why = if elf.is_go {
+        "it is written in Go, which makes system calls without libc: dio run cannot change it; use \
+         a build that does its I/O through libc"
+            .to_owned()
+    } else if own != its {
+        format!("it is for {its}, and {library} for {own}; name another with DIOPTER_PRELOAD")
+    } else if elf.interpreter.is_none() {
+        "it is statically linked: dio run cannot change it; use a dynamically linked build"
+            .to_owned()
+    } else if elf.is_musl() {
+        format!("it uses musl, and {library} glibc; use a build for glibc")
+    } else {
+        return Ok(());
+    };
+    Err(format!("run {name}: {why}"))
+}
+
+/// Returns true if the kernel gives the program another user, another group or capabilities, so
+/// that ld.so ignores LD_PRELOAD.
+fn is_privileged(path: &Path) -> bool {
+    let Ok(metadata) = fs::metadata(path) else { return false };
+    let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
+    let changes_user = metadata.mode() & 0o4000 != 0 && metadata.uid() != user.as_raw();
+    let changes_group = metadata.mode() & 0o2000 != 0 && metadata.gid() != group.as_raw();
+    let mut none: [u8; 0] = [];
+    let has_capabilities = !user.is_root()
+        && rustix::fs::getxattr(path, "security.capability", &mut none)
+            .is_ok_and(|length| length > 0);
+    changes_user || changes_group || has_capabilities
+}
+
+/// Returns the interpreter that the first line of a script names.
+fn interpreter_of_script(path: &Path) -> std::io::Result<Option<PathBuf>> {
+    let mut start = Vec::new();
+    File::open(path)?.take(LINE_MAX).read_to_end(&mut start)?;
+    let Some(line) = start.strip_prefix(b"#!") else { return Ok(None) };
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let mut words = line.split(|byte| [b' ', b'\t'].contains(byte)).filter(|word| !word.is_empty());
+    let word = words.next().map(|word| std::ffi::OsString::from_vec(word.to_owned()));
+    Ok(word.map(PathBuf::from))
+}
