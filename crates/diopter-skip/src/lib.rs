@@ -61,6 +61,8 @@ capabilities! {
     Tracefs = "tracefs",
     /// fio.
     Fio = "fio",
+    /// The source of the installed fio, and a C compiler.
+    FioSource = "fio-source",
     /// cargo-deny.
     Deny = "cargo-deny",
     /// cargo-hack.

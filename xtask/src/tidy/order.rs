@@ -18,7 +18,8 @@ impl<'a> Crate<'a> {
     fn of(root: &'a Source) -> Option<Crate<'a>> {
         let src = root.path.strip_suffix("lib.rs").or(root.path.strip_suffix("main.rs"))?;
         let dir = src.strip_suffix("src/")?;
-        let is_crate = dir == "xtask/" || dir.strip_prefix("crates/")?.matches('/').count() == 1;
+        let below = || dir.strip_prefix("crates/").or(dir.strip_prefix("bindings/"));
+        let is_crate = dir == "xtask/" || below()?.matches('/').count() == 1;
         is_crate.then_some(Crate { src, root, order: declared(root.code()) })
     }
 
