@@ -55,6 +55,34 @@ pub fn provide(wanted: &[Capability]) {
     }
 }
 
+/// Fetches the source of a package, `name=version`, into a directory. The lists of source packages
+/// are kept there too: a machine without them stays without.
+pub fn fetch_source(package: &str, dir: &Path) -> Result<(), String> {
+    let format = "deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)";
+    let mut targets = Command::new("apt-get");
+    targets.args(["indextargets", "--format", format, "Created-By: Packages", "Origin: Debian"]);
+    let sources = repo::output_of(&mut targets)?;
+    let message = |error| format!("{}: {error}", dir.display());
+    let (list, lists) = (dir.join("sources.list"), dir.join("lists"));
+    std::fs::write(&list, sources + "\n").map_err(message)?;
+    std::fs::create_dir_all(lists.join("partial")).map_err(message)?;
+    let settings = [
+        format!("Dir::Etc::sourcelist={}", list.display()),
+        format!("Dir::State::lists={}", lists.display()),
+        "Dir::Etc::sourceparts=/dev/null".to_owned(),
+        "Dir::Cache::srcpkgcache=".to_owned(),
+        "Dir::Cache::pkgcache=".to_owned(),
+    ];
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.current_dir(dir).args(arguments);
+        command.args(settings.iter().flat_map(|setting| ["-o", setting]));
+        repo::output_of(&mut command)
+    };
+    apt(&["update"])?;
+    apt(&["source", "--download-only", package]).map(drop)
+}
+
 fn missing(wanted: &[Capability], is_there: impl Fn(&str) -> bool) -> Vec<&'static str> {
     let absent = |tool: &&Tool| wanted.contains(&tool.wanted_by) && !is_there(tool.name);
     let mut packages: Vec<&str> = TOOLS.iter().filter(absent).map(|tool| tool.package).collect();

@@ -11,6 +11,7 @@ mod book;
 mod interface;
 mod capability;
 mod debian;
+mod fio;
 mod fuzz;
 mod tidy;
 mod lanes;
@@ -35,6 +36,9 @@ cargo xtask COMMAND
                                      earlier runs have tried, and prints the table
   soak --table                       the table alone
   fuzz TARGET [INPUT...|FLAG...]     run a fuzz target on inputs, or with flags of libFuzzer
+  fio [FIO=DIR] [--profile NAME] [--output NAME]
+                                     build fio's external engine against the installed fio, or
+                                     against the source tree DIR; prints the path of the library
   demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
 
@@ -71,6 +75,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "soak" => soak::run(rest),
         "fuzz" => fuzz::run(rest),
         "bench" => bench::run(rest),
+        "fio" => fio::run(rest),
         "demo" => demo::run(rest),
         "demo-inner" => demo::run_inner(rest),
         "help" | "--help" | "-h" => {

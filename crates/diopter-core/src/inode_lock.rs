@@ -15,7 +15,7 @@
 //! they are. A waiter holds nothing, so waiters cannot deadlock. But it gets the lock only when its
 //! own thread tries again, and that thread may be doing something else: a writer that is blocked by
 //! such a one alone, for [`YIELD_MAX`](crate::limits::YIELD_MAX), goes before it
-//! ([`InodeLock::overtake`]).
+//! (`InodeLock::overtake`).
 
 use std::time::Duration;
 

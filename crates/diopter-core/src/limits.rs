@@ -76,7 +76,7 @@ pub const INODE_LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Time that a write waits for an earlier one that could proceed but whose thread does not ask
 /// again. Far above the delay of a thread on a busy machine.
-pub(crate) const YIELD_MAX: Duration = Duration::from_secs(1);
+pub const YIELD_MAX: Duration = Duration::from_secs(1);
 
 /// Time that a write waits for a POSIX lock of this process: another thread may be about to release
 /// it.
@@ -117,7 +117,7 @@ pub(crate) const DESCRIPTORS_PER_RING: u64 = 2;
 
 /// Time that the kernel thread of a ring with `sqpoll` polls before it sleeps and needs a system
 /// call to wake. It keeps a CPU busy meanwhile.
-pub(crate) const SQPOLL_IDLE: Duration = Duration::from_millis(50);
+pub const SQPOLL_IDLE: Duration = Duration::from_millis(50);
 
 /// Contexts of Linux AIO in one process; a thread beyond that uses worker threads instead. Of 128
 /// bios each, they are an eighth of the limit of a machine for all its processes (`fs.aio-max-nr`).
@@ -131,7 +131,7 @@ pub const WORKER_IDLE: Duration = Duration::from_secs(2);
 pub const IO_THREADS_MAX: usize = 4;
 
 /// Results of abandoned writes that one open file keeps until they are queried.
-pub(crate) const ABANDONED_MAX: usize = 128;
+pub const ABANDONED_MAX: usize = 128;
 
 /// Waiting requests of futures are bounded by the futures, which their callers hold. At most one in
 /// this many belongs to a dropped future.

@@ -60,7 +60,7 @@ impl Outcome {
         Outcome::Whole(RangeOutcome { range, state })
     }
 
-    /// From what [`paint`] collected; what it leaves out of `range` was not tried. With a stripe
+    /// From what `paint` collected; what it leaves out of `range` was not tried. With a stripe
     /// size other than 0 no part goes beyond its stripe.
     pub fn of_parts(range: FileRange, parts: &[RangeOutcome], stripe_size: u64) -> Outcome {
         let mut whole: Vec<RangeOutcome> = Vec::with_capacity(2 * parts.len() + 1);

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use crate::errno::Errno;
 use crate::fork;
-use crate::owned::{AnyBuf, Header, Kind, OwnedBuf, OwnedBufMut, Registration};
+use crate::owned::{AnyBuf, Header, Kind, OwnedBuf, OwnedBufMut, RawBuf, Registration};
 
 /// Page size behind a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,6 +131,26 @@ impl IoBuf {
         self.0.header.length = length.min(self.0.mapped);
     }
 
+    /// Lends `length` bytes from byte `start` on to a request. They are registered with the kernel
+    /// if the buffer is. No reference to its bytes is made.
+    ///
+    /// # Safety
+    /// As [`RawBuf::new`]: until the request has finished and its result has come back with memory,
+    /// the buffer is not dropped, and these bytes are not used.
+    ///
+    /// # Panics
+    /// Panics if the range is not inside the buffer.
+    #[must_use]
+    #[inline]
+    pub unsafe fn lend(&self, start: usize, length: usize) -> RawBuf {
+        let end = start.checked_add(length);
+        assert!(end.is_some_and(|end| end <= self.0.header.length), "a part of the buffer");
+        // SAFETY: in the bounds of the mapping.
+        let base = unsafe { self.0.header.base.add(start) };
+        // SAFETY: as the caller promises. What is registered is the whole mapping.
+        unsafe { RawBuf::registered(base, length, self.0.header.registration) }
+    }
+
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut u8 {
         self.0.header.base.as_ptr()
@@ -250,6 +270,26 @@ mod tests {
     fn a_length_past_the_address_space_is_enomem_not_a_panic() {
         assert_eq!(IoBuf::new(usize::MAX).map(|_| ()), Err(Errno::ENOMEM));
         assert_eq!(IoBuf::new(usize::MAX / 2).map(|_| ()), Err(Errno::ENOMEM));
+    }
+
+    #[test]
+    fn a_lent_part_is_registered_as_its_buffer_is_and_lies_inside_it() {
+        let mut buf = IoBuf::new(8192).expect("memory");
+        let lent = |buf: &IoBuf, start, length| {
+            // SAFETY: no request uses it.
+            let part = AnyBuf::new(unsafe { buf.lend(start, length) });
+            (part.header().base, part.len(), part.header().registration)
+        };
+        let at = |buf: &IoBuf, start| NonNull::new(buf.as_raw().wrapping_add(start)).expect("it");
+        assert_eq!(lent(&buf, 512, 100), (at(&buf, 512), 100, None));
+        let registration = Registration { ring: 7, index: 1 };
+        buf.set_registration(registration);
+        assert_eq!(lent(&buf, 0, 8192), (at(&buf, 0), 8192, Some(registration)));
+        assert_eq!(lent(&buf, 8192, 0), (at(&buf, 8192), 0, Some(registration)));
+        for (start, length) in [(8192, 1), (0, 8193), (1, usize::MAX)] {
+            let outside = std::panic::catch_unwind(|| lent(&buf, start, length));
+            assert!(outside.is_err(), "{start}, {length}");
+        }
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub unsafe trait OwnedBuf: Send + Sized + 'static {
 
     #[doc(hidden)]
     fn into_any(self) -> AnyBuf {
-        AnyBuf::boxed(self)
+        AnyBuf::boxed(self, None)
     }
 
     #[doc(hidden)]
@@ -155,10 +155,10 @@ impl AnyBuf {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    fn boxed<T: OwnedBuf>(buf: T) -> AnyBuf {
+    fn boxed<T: OwnedBuf>(buf: T, registration: Option<Registration>) -> AnyBuf {
         let kind = const { &Kind { type_id: TypeId::of::<T>, drop: drop_typed::<T> } };
         let (base, length, parts) = buf.into_parts();
-        let header = Header { base, length, registration: None, is_writable: T::WRITABLE, kind };
+        let header = Header { base, length, registration, is_writable: T::WRITABLE, kind };
         let typed = Box::new(Typed::<T> { header, parts: ManuallyDrop::new(parts) });
         AnyBuf(NonNull::from(Box::leak(typed)).cast())
     }
@@ -421,6 +421,7 @@ unsafe impl OwnedBufMut for bytes::BytesMut {}
 pub struct RawBuf {
     base: NonNull<u8>,
     length: usize,
+    registration: Option<Registration>,
 }
 
 // SAFETY: `RawBuf::new` demands memory that any thread may use.
@@ -441,7 +442,20 @@ impl RawBuf {
     /// A slice of the [`AnyBuf`] that comes back may be taken only if the bytes are initialised.
     #[must_use]
     pub unsafe fn new(base: NonNull<u8>, length: usize) -> RawBuf {
-        RawBuf { base, length }
+        RawBuf { base, length, registration: None }
+    }
+
+    /// [`RawBuf::new`] for memory that may be registered with a ring.
+    ///
+    /// # Safety
+    /// As [`RawBuf::new`]; and the registration is of a buffer that has all these bytes.
+    #[inline]
+    pub(crate) unsafe fn registered(
+        base: NonNull<u8>,
+        length: usize,
+        registration: Option<Registration>,
+    ) -> RawBuf {
+        RawBuf { base, length, registration }
     }
 }
 
@@ -455,11 +469,16 @@ unsafe impl OwnedBuf for RawBuf {
     }
 
     unsafe fn from_parts(base: NonNull<u8>, length: usize, (): ()) -> RawBuf {
-        RawBuf { base, length }
+        RawBuf { base, length, registration: None }
     }
 
     fn empty() -> RawBuf {
-        RawBuf { base: NonNull::dangling(), length: 0 }
+        RawBuf { base: NonNull::dangling(), length: 0, registration: None }
+    }
+
+    fn into_any(self) -> AnyBuf {
+        let registration = self.registration;
+        AnyBuf::boxed(self, registration)
     }
 }
 // SAFETY: `WRITABLE` is true.

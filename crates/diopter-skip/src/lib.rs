@@ -61,6 +61,8 @@ capabilities! {
     Tracefs = "tracefs",
     /// fio.
     Fio = "fio",
+    /// The source of the installed fio, and a C compiler.
+    FioSource = "fio-source",
     /// cargo-deny.
     Deny = "cargo-deny",
     /// cargo-hack.
@@ -91,8 +93,6 @@ capabilities! {
     Bpf = "bpf",
     /// A memory cgroup that the test may create.
     Cgroup = "cgroup",
-    /// A C compiler.
-    Cc = "cc",
     /// The program cpio.
     Cpio = "cpio",
     /// debugfs of e2fsprogs.

@@ -410,6 +410,17 @@ pub const LANES: &[Lane] = &[
             &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])],
         )
     },
+    Lane {
+        needs: &[Capability::Fio],
+        uses: &[
+            Capability::Loop,
+            Capability::Ext4,
+            Capability::Uring,
+            Capability::Aio,
+            Capability::Threads,
+        ],
+        ..plain("fio", 120, &[test(&["test", "-p", "diopter-fio", "--", "--nocapture"])])
+    },
     plain("report", 15, &[test(&["test", "-p", "diopter-bench", "--test", "report"])]),
     Lane { needs: &[Capability::Chromium], ..plain("report-page", 80, &[test(REPORT_PAGE)]) },
     plain("lab-host", 80, &[test(LAB_HOST)]),

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_stands_only_in_the_kernel_crate() {
+    fn unsafe_stands_only_in_the_kernel_crate_and_in_bindings() {
         check("crates/diopter-os/src/buf.rs", "unsafe fn a() {}", 0);
         check("bindings/c/src/memory.rs", "unsafe fn a() {}", 0);
         check(ENGINE_FILE, "unsafe fn a() {}", 1);

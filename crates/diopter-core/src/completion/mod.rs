@@ -1,5 +1,5 @@
 //! Completions of finished requests: their place, the reason, and counters. Plain values and one
-//! pure function ([`completion_context`]); `engine/completer.rs` runs them.
+//! pure function (`completion_context`); `engine/completer.rs` runs them.
 
 mod rule;
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]

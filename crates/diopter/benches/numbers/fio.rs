@@ -13,7 +13,7 @@ const VERSION_MIN: (u32, u32) = (3, 20);
 /// One fio job.
 pub struct Job<'a> {
     pub name: &'static str,
-    pub engine: &'static str,
+    pub engine: &'a str,
     pub depth: u32,
     pub extra: &'static [&'static str],
     pub file: &'a Path,

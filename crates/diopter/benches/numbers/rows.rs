@@ -7,6 +7,7 @@ mod blocking;
 mod bounced;
 mod copy;
 mod fast;
+mod fio_engine;
 mod later;
 mod model;
 mod null;
@@ -116,6 +117,27 @@ pub const GROUPS: &[Group] = &[
             ),
         ],
         measure: backends::threads,
+    },
+    Group {
+        name: "fio-engine",
+        rows: &[
+            row(
+                ("fio-engine", ZRAM),
+                ("fio with diopter, depth 64", "fio io_uring"),
+                (Unit::Iops, AtLeast(0.95)),
+            ),
+            row(
+                ("fio-engine-registered", ZRAM),
+                ("fio with diopter, depth 64", FIO),
+                (Unit::Iops, AtLeast(0.85)),
+            ),
+            row(
+                ("fio-engine-bare", ZRAM),
+                ("fio with diopter, register=0", "fio io_uring"),
+                (Unit::Iops, NoGoal),
+            ),
+        ],
+        measure: fio_engine::measure,
     },
     Group {
         name: "striped",

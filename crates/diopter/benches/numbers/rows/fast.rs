@@ -101,15 +101,25 @@ fn fio(
     (name, extra): (&'static str, &'static [&'static str]),
     is_write: bool,
 ) -> Result<Side, String> {
+    fio_with(bench, "io_uring", (name, extra), is_write)
+}
+
+/// A job of an engine of fio on the blocks of the fast file.
+pub fn fio_with(
+    bench: &Bench,
+    engine: &str,
+    (name, extra): (&'static str, &'static [&'static str]),
+    is_write: bool,
+) -> Result<Side, String> {
     let fast = bench.fast()?;
     let file = if is_write { fast.to_write() } else { fast.to_read() };
     let (file, pattern) = (file.as_path(), &fast.pattern());
-    let (engine, depth, millis) = ("io_uring", DEPTH, bench.millis());
+    let (depth, millis) = (DEPTH, bench.millis());
     Job { name, engine, depth, extra, file, pattern, is_write, millis }.side()
 }
 
 /// Adds what the tracepoint says of a side; runs in which workers took part are not a measure.
-fn not_punted((side, runs): (&Result<Side, String>, Runs)) -> (String, Runs) {
+pub fn not_punted((side, runs): (&Result<Side, String>, Runs)) -> (String, Runs) {
     let name = side.as_ref().map_or("missing", |side| side.name);
     match side::punted_share(&runs) {
         None => (format!("{name}: not run"), runs),
