@@ -4,10 +4,9 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use diopter::images::Image;
+use diopter::images::{Image, InsideName, split_name};
 use diopter::layouts::StripedFile;
 use diopter::{File, OpenOptions};
-use diopter_copy::image_path::{InsideName, split};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
@@ -42,7 +41,7 @@ enum Named {
 pub struct Special(pub u64);
 
 fn kind_of(name: &Path) -> Result<Named, Failure> {
-    if let Some(inside) = split(name) {
+    if let Some(inside) = split_name(name) {
         return Ok(Named::Inside(inside));
     }
     Ok(if StripedFile::is_at(name)? { Named::Striped } else { Named::Plain })

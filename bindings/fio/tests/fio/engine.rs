@@ -52,7 +52,7 @@ pub fn library() -> Option<&'static Path> {
             return Err((Capability::Fio, format!("fio does not start: {error}")));
         }
         if let Err(error) = Command::new("cc").arg("--version").output() {
-            return Err((Capability::FioSource, format!("cc does not start: {error}")));
+            return Err((Capability::Cc, format!("cc does not start: {error}")));
         }
         let output = build(&[]);
         let (out, err) =
