@@ -91,8 +91,6 @@ capabilities! {
     Bpf = "bpf",
     /// A memory cgroup that the test may create.
     Cgroup = "cgroup",
-    /// A C compiler.
-    Cc = "cc",
     /// The program cpio.
     Cpio = "cpio",
     /// debugfs of e2fsprogs.
