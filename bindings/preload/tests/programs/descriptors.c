@@ -191,6 +191,8 @@ static void locks(void) {
 	said("lock", fcntl(fd, F_SETLK, &lock), 0, fd);
 	use(fd);
 	put(fd);
+	/* Open in another way: another file of the engine. */
+	use(opened(O_RDONLY));
 	int step;
 	for (step = 0; step < 2; step++) {
 		if (!fork()) {
