@@ -37,6 +37,7 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         Capability::Loop => attach_and_detach(),
         Capability::Ext4 => file_system("ext4"),
         Capability::Xfs => file_system("xfs"),
+        Capability::Btrfs => file_system("btrfs"),
         Capability::Uring => uring_allowed(),
         Capability::Aio => aio_has_room(),
         Capability::Threads => Ok(()),
@@ -88,7 +89,8 @@ fn attach_and_detach() -> Result<(), String> {
     Ok(())
 }
 
-fn file_system(name: &str) -> Result<(), String> {
+/// Returns why a file system cannot be made here, if so.
+pub fn file_system(name: &str) -> Result<(), String> {
     let mkfs = format!("mkfs.{name}");
     repo::tool(&mkfs).ok_or_else(|| format!("{mkfs} is not installed"))?;
     let list = std::fs::read_to_string("/proc/filesystems")

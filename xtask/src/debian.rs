@@ -14,12 +14,14 @@ struct Tool {
 }
 
 const TOOLS: [Tool; 15] = [
+const TOOLS: [Tool; 10] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "blkid", package: "util-linux", wanted_by: Capability::Loop },
     Tool { name: "mkfs.ext4", package: "e2fsprogs", wanted_by: Capability::Ext4 },
     Tool { name: "mkfs.xfs", package: "xfsprogs", wanted_by: Capability::Xfs },
+    Tool { name: "mkfs.btrfs", package: "btrfs-progs", wanted_by: Capability::Btrfs },
     Tool { name: "chromium", package: "chromium", wanted_by: Capability::Chromium },
     Tool { name: "qemu-system-x86_64", package: "qemu-system-x86", wanted_by: Capability::Qemu },
     Tool { name: "fio", package: "fio", wanted_by: Capability::Fio },
@@ -46,13 +48,24 @@ pub fn provide(wanted: &[Capability]) {
         return;
     }
     println!("installing: {names}");
-    if let Err(first) = install(&packages) {
-        // The lists of packages may be missing or old, as in a fresh container.
-        let updated = repo::output_of(Command::new("apt-get").arg("update"));
-        if let Err(error) = updated.and_then(|_| install(&packages)) {
-            println!("to install by hand: {names} ({first}; then {error})");
-        }
+    if let Err(error) = install(&packages) {
+        println!("to install by hand: {names} ({error})");
     }
+}
+
+/// Installs those of the packages that are not installed.
+pub fn ensure(packages: &[&'static str]) -> Result<(), String> {
+    let is_absent = |package: &&str| {
+        let mut query = Command::new("dpkg-query");
+        query.args(["-W", "-f", "${db:Status-Status}", package]);
+        repo::output_of(&mut query).map_or(true, |status| status != "installed")
+    };
+    let absent: Vec<&str> = packages.iter().copied().filter(is_absent).collect();
+    if absent.is_empty() {
+        return Ok(());
+    }
+    println!("installing: {}", absent.join(" "));
+    install(&absent)
 }
 
 /// Fetches the source of a package, `name=version`, into a directory. The lists of source packages
@@ -91,10 +104,17 @@ fn missing(wanted: &[Capability], is_there: impl Fn(&str) -> bool) -> Vec<&'stat
     packages
 }
 
+/// Installs packages, if need be with new lists: they may be missing or old, as in a fresh container.
 fn install(packages: &[&str]) -> Result<(), String> {
-    let mut command = Command::new("apt-get");
-    command.args(["install", "-y"]).args(packages).env("DEBIAN_FRONTEND", "noninteractive");
-    repo::output_of(&mut command).map(drop)
+    let once = || {
+        let mut command = Command::new("apt-get");
+        command.args(["install", "-y"]).args(packages).env("DEBIAN_FRONTEND", "noninteractive");
+        repo::output_of(&mut command).map(drop)
+    };
+    once().or_else(|first| {
+        let updated = repo::output_of(Command::new("apt-get").arg("update"));
+        updated.and_then(|_| once()).map_err(|error| format!("{first}; then {error}"))
+    })
 }
 
 #[cfg(test)]

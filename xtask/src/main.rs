@@ -5,6 +5,7 @@
 
 mod repo;
 mod run;
+mod guard;
 mod tools;
 mod deny;
 mod book;
@@ -14,6 +15,7 @@ mod debian;
 mod fio;
 mod fuzz;
 mod tidy;
+mod suites;
 mod lanes;
 mod soak;
 mod bench;
@@ -39,6 +41,7 @@ cargo xtask COMMAND
   fio [FIO=DIR] [--profile NAME] [--output NAME]
                                      build fio's external engine against the installed fio, or
                                      against the source tree DIR; prints the path of the library
+  suites [--only NAME]... [--quick]  suites of other projects with and without `dio run`, as root
   demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
 
@@ -76,6 +79,8 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "fuzz" => fuzz::run(rest),
         "bench" => bench::run(rest),
         "fio" => fio::run(rest),
+        "suites" => suites::run(rest),
+        "suites-inner" => suites::run_inner(rest),
         "demo" => demo::run(rest),
         "demo-inner" => demo::run_inner(rest),
         "help" | "--help" | "-h" => {

@@ -8,33 +8,40 @@ use std::process::Command;
 
 /// A program from crates.io.
 pub struct Tool {
-    /// The name of the package, of the program, and of the capability.
+    /// The name of the package, of the program, and of its capability if a lane needs it.
     name: &'static str,
     version: &'static str,
-    capability: Capability,
+    /// That of the lanes which need it.
+    capability: Option<Capability>,
     /// More options of `cargo install`.
     options: &'static [&'static str],
+    is_optimised: bool,
 }
 
-pub const DENY: Tool = Tool::new("cargo-deny", "0.20.2", Capability::Deny);
-pub const HACK: Tool = Tool::new("cargo-hack", "0.6.46", Capability::Hack);
-pub const PUBLIC_API: Tool = Tool::new("cargo-public-api", "0.52.0", Capability::PublicApi);
+pub const DENY: Tool = Tool::new("cargo-deny", "0.20.2", Some(Capability::Deny));
+pub const HACK: Tool = Tool::new("cargo-hack", "0.6.46", Some(Capability::Hack));
+pub const PUBLIC_API: Tool = Tool::new("cargo-public-api", "0.52.0", Some(Capability::PublicApi));
 
 /// mdBook, without its server and its search.
-pub const BOOK: Tool =
-    Tool { options: &["--no-default-features"], ..Tool::new("mdbook", "0.5.4", Capability::Book) };
+pub const BOOK: Tool = Tool {
+    options: &["--no-default-features"],
+    ..Tool::new("mdbook", "0.5.4", Some(Capability::Book))
+};
+
+/// Random operations on a file. It runs for long, so it is optimised.
+pub const FSX: Tool = Tool { is_optimised: true, ..Tool::new("fsx", "0.3.2", None) };
+pub const PJDFSTEST: Tool = Tool::new("pjdfstest", "0.2.2", None);
 
 const TOOLS: [Tool; 4] = [DENY, HACK, PUBLIC_API, BOOK];
 
 /// Installs the tools of these capabilities where they are missing. A failure is a message here,
 /// and a missing capability later.
 pub fn provide(wanted: &[Capability]) {
-    let is_absent = |tool: &&Tool| wanted.contains(&tool.capability) && !tool.own().is_file();
-    for tool in TOOLS.iter().filter(is_absent) {
-        let mut command = tool.install();
-        println!("installing: {}", run::shown(&command));
-        if let Err(error) = repo::output_of(&mut command) {
-            println!("{} does not install: {error}", tool.name);
+    let is_wanted =
+        |tool: &&Tool| tool.capability.is_some_and(|capability| wanted.contains(&capability));
+    for tool in TOOLS.iter().filter(is_wanted) {
+        if let Err(error) = tool.ensure() {
+            println!("{error}");
         }
     }
     if wanted.contains(&Capability::Miri) {
@@ -55,13 +62,28 @@ fn add_miri() {
 
 /// Returns why the tool of a capability is missing, if so; `None` for other capabilities.
 pub fn probe(capability: Capability) -> Option<Result<(), String>> {
-    let tool = TOOLS.iter().find(|tool| tool.capability == capability)?;
+    let tool = TOOLS.iter().find(|tool| tool.capability == Some(capability))?;
     Some(tool.program().map(drop))
 }
 
 impl Tool {
-    const fn new(name: &'static str, version: &'static str, capability: Capability) -> Tool {
-        Tool { name, version, capability, options: &[] }
+    const fn new(
+        name: &'static str,
+        version: &'static str,
+        capability: Option<Capability>,
+    ) -> Tool {
+        Tool { name, version, capability, options: &[], is_optimised: false }
+    }
+
+    /// Installs the pinned version where it is missing, and returns its program.
+    pub fn ensure(&self) -> Result<PathBuf, String> {
+        if !self.own().is_file() {
+            let mut command = self.install();
+            println!("installing: {}", run::shown(&command));
+            repo::output_of(&mut command)
+                .map_err(|error| format!("{} does not install: {error}", self.name))?;
+        }
+        Ok(self.own())
     }
 
     /// Returns the program of the pinned version, else the one in PATH.
@@ -100,6 +122,9 @@ impl Tool {
         command.args(["install", "--locked", "--debug", "--version", self.version]);
         command.args(self.options).arg("--root").arg(self.dir()).arg(self.name);
         command.env("CARGO_PROFILE_DEV_DEBUG", "0");
+        if self.is_optimised {
+            command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
+        }
         command
     }
 }
@@ -110,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_missing_tool_is_a_reason_with_the_command_that_installs_it() {
-        let absent = Tool::new("cargo-does-not-exist", "1.2.3", Capability::Hack);
+        let absent = Tool::new("cargo-does-not-exist", "1.2.3", Some(Capability::Hack));
         let why = absent.program().unwrap_err();
         let command = "`cargo install --locked cargo-does-not-exist@1.2.3`";
         assert_eq!(why, format!("cargo-does-not-exist is not installed; {command} installs it"));
@@ -119,8 +144,9 @@ mod tests {
     #[test]
     fn a_tool_has_the_name_of_its_capability() {
         for tool in TOOLS {
-            assert_eq!(tool.name, tool.capability.name());
-            assert!(probe(tool.capability).is_some());
+            let capability = tool.capability.expect("a lane needs it");
+            assert_eq!(tool.name, capability.name());
+            assert!(probe(capability).is_some());
         }
         assert_eq!(probe(Capability::Loop), None);
     }

@@ -8,9 +8,8 @@ mod table;
 mod tool;
 
 use crate::repo::{self, Outcome};
-use crate::run;
+use crate::{guard, run};
 use options::Options;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use table::Row;
@@ -19,39 +18,15 @@ use tool::{Files, TOOLS};
 /// Room to leave on the disk in addition to the two files.
 const ROOM_LEFT_BYTES: u64 = 1 << 30;
 
-/// Runs the demo and removes the scratch directory however it ends.
-///
-/// The standard library has no signal handling, and this crate no dependencies, so the shell does
-/// it: `xtask demo` becomes this shell, the demo is its child. Ctrl-C reaches both. The child and
-/// its copies die of it; the shell waits for the child, then its traps run. The second `rm` is for
-/// a copy that takes a moment longer to die than the demo that started it.
-const GUARD: &str = r#"
-scratch=$1
-shift
-clean() { rm -rf -- "$scratch" || { sleep 1; rm -rf -- "$scratch"; }; }
-trap clean EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-"$@"
-code=$?
-exit $code
-"#;
-
 /// `cargo xtask demo`: makes the scratch directory and hands over to the guard.
 pub fn run(arguments: &[String]) -> Outcome {
     let options = options::parse(arguments)?;
     let dir = options.dir.clone().unwrap_or_else(|| repo::root().join("scratch"));
     let scratch = dir.join(format!("demo-{}", std::process::id()));
-    std::fs::create_dir_all(&scratch)
-        .map_err(|error| format!("{}: {error}; give --dir DIR", scratch.display()))?;
     let this = std::env::current_exe().map_err(|error| format!("the path of xtask: {error}"))?;
-    let mut guard = Command::new("sh");
-    guard.args(["-c", GUARD, "demo"]).arg(&scratch).arg(this).arg("demo-inner");
-    guard.arg(&scratch).args(options.as_arguments());
-    // On success this does not return: the process is the shell from here on.
-    let error = guard.exec();
-    std::fs::remove_dir(&scratch).ok();
-    Err(format!("sh does not start: {error}"))
+    let mut inner = Command::new(this);
+    inner.arg("demo-inner").arg(&scratch).args(options.as_arguments());
+    Err(guard::run(&scratch, &inner))
 }
 
 /// The demo itself, inside the guard: `demo-inner SCRATCH [OPTIONS]`.

@@ -1,0 +1,139 @@
+//! Compares the results of a suite with and without the library, and prints the table. It runs
+//! nothing.
+
+use super::session::{Mode, Outcome, Results, Verdict, Work};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Differences of one run that are printed.
+const SHOWN_MAX: usize = 20;
+
+/// A suite on a file system.
+pub struct Row {
+    pub suite: &'static str,
+    pub file_system: &'static str,
+    pub plain: String,
+    /// A cell for each of `Mode::WITH`.
+    pub with: Vec<String>,
+    pub differences: usize,
+    pub took: Duration,
+}
+
+/// Returns what is different with the library, a line each. The tests in `only_with` have to fail
+/// without it and to pass with it.
+pub fn differences(plain: &Results, with: &Results, only_with: &[&str]) -> Vec<String> {
+    let names: BTreeSet<&String> = plain.keys().chain(with.keys()).collect();
+    let is_same = |name: &&&String| {
+        let (before, after) = (plain.get(**name), with.get(**name));
+        if only_with.contains(&name.as_str()) {
+            let verdicts = (before.map(|it| it.verdict), after.map(|it| it.verdict));
+            return verdicts == (Some(Verdict::Failed), Some(Verdict::Passed));
+        }
+        before == after
+    };
+    let line = |name: &String| {
+        format!("{name}: plain {}, with the library {}", shown(plain.get(name)), {
+            shown(with.get(name))
+        })
+    };
+    names.iter().filter(|name| !is_same(name)).map(|name| line(name)).collect()
+}
+
+fn shown(outcome: Option<&Outcome>) -> String {
+    match outcome {
+        Some(Outcome { verdict, detail }) => format!("{verdict:?} {detail}").trim_end().to_owned(),
+        None => "not run".to_owned(),
+    }
+}
+
+/// Prints the first of the differences.
+pub fn print_differences(mode: Mode, lines: &[String]) {
+    for line in lines.iter().take(SHOWN_MAX) {
+        println!("   {}: {line}", mode.name());
+    }
+    if lines.len() > SHOWN_MAX {
+        println!("   {}: {} more", mode.name(), lines.len() - SHOWN_MAX);
+    }
+}
+
+/// Prints why a run without the library passed nothing.
+pub fn print_failures(results: &Results) {
+    let lines: Vec<String> =
+        results.iter().map(|(name, outcome)| format!("{name}: {}", shown(Some(outcome)))).collect();
+    println!("   no test passes without the library");
+    print_differences(Mode::Plain, &lines);
+}
+
+/// Returns the counts of a run without the library: passed of all, and what was skipped.
+pub fn counts(results: &Results) -> String {
+    let count = |verdict| results.values().filter(|it| it.verdict == verdict).count();
+    let (passed, failed) = (count(Verdict::Passed), count(Verdict::Failed));
+    match count(Verdict::Skipped) {
+        0 => format!("{passed} of {}", passed + failed),
+        skipped => format!("{passed} of {}, {skipped} skipped", passed + failed),
+    }
+}
+
+/// Returns the cell of a run with the library.
+pub fn cell(mode: Mode, results: &Results, differences: usize, work: Work) -> String {
+    let difference = if differences == 0 {
+        "same".to_owned()
+    } else {
+        format!("{differences} DIFFER, {}", counts(results))
+    };
+    match mode {
+        Mode::All => format!("{difference}; {} MiB", work.uncached >> 20),
+        _ if work.requests > 0 => format!("{difference}; {} served", work.requests),
+        _ => difference,
+    }
+}
+
+/// Prints the table.
+pub fn print(rows: &[Row]) {
+    let modes: Vec<&str> = Mode::WITH.iter().map(|mode| mode.name()).collect();
+    println!("| suite | file system | plain | {} | seconds |", modes.join(" | "));
+    println!("|---|---|---|{}---|", "---|".repeat(modes.len()));
+    for row in rows {
+        let Row { suite, file_system, plain, with, took, .. } = row;
+        let with = with.join(" | ");
+        println!("| {suite} | {file_system} | {plain} | {with} | {} |", took.as_secs());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn results(list: &[(&str, Outcome)]) -> Results {
+        list.iter().map(|(name, outcome)| ((*name).to_owned(), outcome.clone())).collect()
+    }
+
+    #[test]
+    fn another_verdict_another_detail_and_a_missing_test_are_differences() {
+        let plain = results(&[
+            ("a", Outcome::passed("1")),
+            ("b", Outcome::passed("")),
+            ("c", Outcome::skipped()),
+            ("d", Outcome::failed("x")),
+        ]);
+        assert!(differences(&plain, &plain, &[]).is_empty());
+        let with = results(&[
+            ("a", Outcome::passed("2")),
+            ("b", Outcome::failed("")),
+            ("d", Outcome::failed("x")),
+        ]);
+        let found = differences(&plain, &with, &[]);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert_eq!(found[0], "a: plain Passed 1, with the library Passed 2");
+        assert_eq!(counts(&plain), "2 of 3, 1 skipped");
+    }
+
+    #[test]
+    fn a_test_that_needs_the_library_fails_without_it_and_passes_with_it() {
+        let failed = results(&[("a", Outcome::failed("EINVAL"))]);
+        let passed = results(&[("a", Outcome::passed(""))]);
+        assert!(differences(&failed, &passed, &["a"]).is_empty());
+        assert_eq!(differences(&failed, &failed, &["a"]).len(), 1);
+        assert_eq!(differences(&passed, &passed, &["a"]).len(), 1);
+    }
+}

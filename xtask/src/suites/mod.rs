@@ -1,0 +1,267 @@
+//! `cargo xtask suites`: test suites of other projects with and without `dio run`. This file has
+//! the order of events; the suites are in `table.rs`, how a program runs in `session.rs`.
+
+mod session;
+mod volume;
+
+mod compare;
+mod fio;
+mod fsx;
+mod pjdfstest;
+mod postgres;
+mod rocksdb;
+mod sqlite;
+mod stress;
+
+mod table;
+
+use crate::capability::{self, Capability};
+use crate::repo::{self, Outcome};
+use crate::{debian, guard, run};
+use compare::Row;
+use session::{Mode, Programs, Results, Session, Verdict, Work};
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use table::{SUITES, Source, Suite};
+use volume::{FileSystem, Volume};
+
+/// The seed without `DIOPTER_SEED`: the same operations as the table in the documentation.
+const SEED_DEFAULT: u64 = 1;
+
+/// Runs the command in namespaces: its mounts go away with the last process, and its processes with
+/// the first, which has handlers because the first process of a namespace ignores signals otherwise.
+const NAMESPACES: [&str; 8] = [
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "sh",
+    "-c",
+    "trap 'exit 130' INT; trap 'exit 143' TERM HUP; \"$@\"; exit $?",
+];
+
+/// The options of the command.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    only: Vec<String>,
+    is_quick: bool,
+}
+
+/// A suite that does not run, and why.
+type Skip = (String, String);
+
+/// `cargo xtask suites [--only NAME]... [--quick]`.
+pub fn run(arguments: &[String]) -> Outcome {
+    parse(arguments)?;
+    if !repo::is_root() {
+        return Err("suites: it mounts file systems on loop devices; run it as root".to_owned());
+    }
+    debian::provide(&[Capability::Loop, Capability::Ext4, Capability::Xfs, Capability::Btrfs]);
+    // Other accounts have to reach it, which they do not below root's home.
+    let scratch = std::env::temp_dir().join(format!("diopter-suites-{}", std::process::id()));
+    let this = std::env::current_exe().map_err(|error| format!("the path of xtask: {error}"))?;
+    let mut inner = Command::new("unshare");
+    inner.args(NAMESPACES).arg("suites").arg(this).arg("suites-inner").arg(&scratch);
+    Err(guard::run(&scratch, inner.args(arguments)))
+}
+
+/// The same as a step of a lane, which goes on after it.
+pub fn run_quick() -> Outcome {
+    let this = std::env::current_exe().map_err(|error| format!("the path of xtask: {error}"))?;
+    let mut command = Command::new(this);
+    let status = command.args(["suites", "--quick"]).status();
+    status.map(|status| status.success()).map_err(|error| format!("xtask does not start: {error}"))
+}
+
+/// The work, inside the guard and the namespaces: `suites-inner SCRATCH [OPTIONS]`.
+pub fn run_inner(arguments: &[String]) -> Outcome {
+    let (scratch, rest) =
+        arguments.split_first().ok_or("suites-inner is started by `cargo xtask suites`")?;
+    let (options, scratch) = (parse(rest)?, Path::new(scratch));
+    let seed = match std::env::var_os("DIOPTER_SEED") {
+        Some(_) => repo::seed()?.0,
+        None => SEED_DEFAULT,
+    };
+    println!("seed {seed}; another: DIOPTER_SEED=N");
+    let programs = build(scratch)?;
+    let (mut rows, mut skips) = (Vec::new(), Vec::new());
+    for suite in SUITES.iter().filter(|suite| options.wants(suite)) {
+        let tool = match prepare(suite) {
+            Ok(tool) => tool,
+            Err(why) => {
+                println!("SKIPPED {}: {why}", suite.name);
+                skips.push((suite.name.to_owned(), why));
+                continue;
+            }
+        };
+        let file_systems = if options.is_quick { suite.quick } else { suite.file_systems };
+        for file_system in file_systems {
+            if let Err(why) = capability::file_system(file_system.capability.name()) {
+                skips.push((format!("{} on {}", suite.name, file_system.name), why));
+                continue;
+            }
+            println!("== {} on {}", suite.name, file_system.name);
+            let session = |mode, dir| Session {
+                programs: &programs,
+                mode,
+                is_quick: options.is_quick,
+                seed,
+                dir,
+                tool: tool.as_deref(),
+                work: Cell::default(),
+            };
+            rows.push(row(suite, *file_system, scratch, session)?);
+        }
+    }
+    report(&rows, &skips)
+}
+
+fn parse(arguments: &[String]) -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--quick" => options.is_quick = true,
+            "--only" => options.only.push(rest.next().ok_or("--only needs a name")?.clone()),
+            other => return Err(format!("suites knows --only NAME and --quick, not `{other}`")),
+        }
+    }
+    let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+    match options.only.iter().find(|name| !names.contains(&name.as_str())) {
+        Some(name) => Err(format!("no suite `{name}`; the suites are {}", names.join(" "))),
+        None => Ok(options),
+    }
+}
+
+impl Options {
+    fn wants(&self, suite: &Suite) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == suite.name)
+    }
+}
+
+/// Builds `dio`, its library and `open_direct.c`, and copies them to where each account reads them.
+fn build(scratch: &Path) -> Result<Programs, String> {
+    let mut command = repo::cargo();
+    command.args(["build", "-p", "diopter-cli", "-p", "diopter-preload"]);
+    println!("{}", run::shown(&command));
+    match command.status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => return Err(format!("{}: {status}", run::shown(&command))),
+        Err(error) => return Err(format!("cargo does not start: {error}")),
+    }
+    debian::ensure(&["gcc", "libc6-dev"])?;
+    let copied = |name: &str| {
+        let (from, to) = (repo::target_dir().join("debug").join(name), scratch.join(name));
+        std::fs::copy(&from, &to).map_err(|error| format!("{}: {error}", from.display()))?;
+        Ok::<PathBuf, String>(to)
+    };
+    let open_direct = scratch.join("open_direct.so");
+    let source = repo::root().join("xtask/src/suites/open_direct.c");
+    let mut compile = Command::new("gcc");
+    compile.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
+    repo::output_of(compile.arg(&open_direct).arg(source).arg("-ldl"))?;
+    Ok(Programs { dio: copied("dio")?, library: copied("libdiopter_preload.so")?, open_direct })
+}
+
+/// Installs what a suite needs. Returns its program, if it is not simply a package's.
+fn prepare(suite: &Suite) -> Result<Option<PathBuf>, String> {
+    debian::ensure(suite.packages)?;
+    match suite.source {
+        Source::Package => Ok(None),
+        Source::Directory(dir) => {
+            let dir = PathBuf::from(dir);
+            if dir.is_dir() { Ok(Some(dir)) } else { Err(format!("no {}", dir.display())) }
+        }
+        Source::Crate(tool) => tool.ensure().map(Some),
+        Source::Built(build) => build().map(Some),
+    }
+}
+
+/// Runs a suite on a new file system in each of its modes, each in an empty directory.
+fn row<'a>(
+    suite: &Suite,
+    file_system: FileSystem,
+    scratch: &Path,
+    session: impl Fn(Mode, PathBuf) -> Session<'a>,
+) -> Result<Row, String> {
+    let volume = Volume::new(scratch, file_system)?;
+    let started = Instant::now();
+    let in_mode = |mode: Mode| -> Result<(Results, Work), String> {
+        let dir = volume.path().join("suite");
+        let message = |error: std::io::Error| format!("{}: {error}", dir.display());
+        std::fs::create_dir(&dir).map_err(message)?;
+        let session = session(mode, dir.clone());
+        let results = (suite.run)(&session)
+            .map_err(|error| format!("{}, {}: {error}", suite.name, mode.name()))?;
+        std::fs::remove_dir_all(&dir).map_err(message)?;
+        Ok((results, session.work.get()))
+    };
+    let (plain, _) = in_mode(Mode::Plain)?;
+    println!("   plain: {}", compare::counts(&plain));
+    // A suite that does nothing is the same in each mode.
+    let mut differences = 0;
+    if !plain.values().any(|outcome| outcome.verdict == Verdict::Passed) {
+        compare::print_failures(&plain);
+        differences += 1;
+    }
+    let mut with = Vec::new();
+    for mode in Mode::WITH {
+        if !suite.modes.contains(&mode) {
+            with.push("-".to_owned());
+            continue;
+        }
+        let (results, work) = in_mode(mode)?;
+        let found = compare::differences(&plain, &results, suite.only_with);
+        compare::print_differences(mode, &found);
+        with.push(compare::cell(mode, &results, found.len(), work));
+        println!("   {}: {}", mode.name(), with.last().map_or("", String::as_str));
+        differences += found.len();
+    }
+    Ok(Row {
+        suite: suite.name,
+        file_system: file_system.name,
+        plain: compare::counts(&plain),
+        with,
+        differences,
+        took: started.elapsed(),
+    })
+}
+
+/// Prints the table with the date of the commit.
+fn report(rows: &[Row], skips: &[Skip]) -> Outcome {
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--format=%cs"]).current_dir(repo::root());
+    println!("\nSuites of other projects at the commit of {}:\n", repo::output_of(&mut git)?);
+    compare::print(rows);
+    for (name, why) in skips {
+        println!("\nskipped: {name}: {why}");
+    }
+    let differences: usize = rows.iter().map(|row| row.differences).sum();
+    println!("\n{} rows, {differences} differences, {} skipped", rows.len(), skips.len());
+    Ok(differences == 0 && !rows.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Options, String> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_are_read_and_unknown_suites_refused() {
+        let options = parsed("--quick --only fsx --only sqlite").unwrap();
+        assert!(options.is_quick);
+        let wanted: Vec<&str> =
+            SUITES.iter().filter(|suite| options.wants(suite)).map(|suite| suite.name).collect();
+        assert_eq!(wanted, ["fsx", "sqlite"]);
+        assert!(parsed("").unwrap().wants(&SUITES[0]));
+        for wrong in ["--only", "--only x", "--slow"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+}
