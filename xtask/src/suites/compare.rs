@@ -3,6 +3,7 @@
 
 use super::session::{Mode, Outcome, Results, Verdict, Work};
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::time::Duration;
 
 /// Differences of one run that are printed.
@@ -81,11 +82,14 @@ pub fn cell(mode: Mode, results: &Results, differences: usize, work: Work) -> St
     } else {
         format!("{differences} DIFFER, {}", counts(results))
     };
-    match mode {
-        Mode::All => format!("{difference}; {} MiB", work.uncached >> 20),
-        _ if work.requests > 0 => format!("{difference}; {} served", work.requests),
-        _ => difference,
+    let mut cell = difference;
+    if work.requests > 0 {
+        write!(cell, "; {} served", work.requests).expect("memory");
     }
+    if mode == Mode::All {
+        write!(cell, "; {} MiB", work.uncached >> 20).expect("memory");
+    }
+    cell
 }
 
 /// Prints the table.

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -70,6 +71,17 @@ static int direct(int fd)
 		int (*next)(const char *, mode_t) = dlsym(RTLD_NEXT, #name);                       \
 		return direct(next(path, mode));                                                   \
 	}
+
+/* The I/O of stdio does not pass through the symbols of libc, and stays in the page cache. */
+FILE *fdopen(int fd, const char *mode)
+{
+	FILE *(*next)(int, const char *) = dlsym(RTLD_NEXT, "fdopen");
+	int flags = fcntl(fd, F_GETFL);
+
+	if (flags >= 0)
+		fcntl(fd, F_SETFL, flags & ~O_DIRECT);
+	return next(fd, mode);
+}
 
 OPEN(open)
 OPEN(open64)

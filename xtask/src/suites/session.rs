@@ -200,11 +200,8 @@ impl Session<'_> {
 
 /// Splits standard error into the program's and the report of `dio run`.
 fn split_report(text: &str) -> (&str, &str) {
-    let start = match text.rfind(&format!("\n{REPORT}\n")) {
-        Some(newline) => newline + 1,
-        None if text.starts_with(REPORT) => 0,
-        None => text.len(),
-    };
+    // A program may leave its last line open.
+    let start = text.rfind(&format!("{REPORT}\n")).unwrap_or(text.len());
     text.split_at(start)
 }
 
@@ -239,6 +236,7 @@ mod tests {
         assert_eq!(errors, "one\n");
         assert_eq!(Work::parse(report), Work { requests: 12, uncached: 12 });
         assert_eq!(split_report("one\n"), ("one\n", ""));
+        assert_eq!(split_report("10 %\rdio run:\n  1").0, "10 %\r");
         assert_eq!(split_report("dio run:\n  nothing").0, "");
     }
 }
