@@ -6,13 +6,14 @@ ROUNDS ?= 1
 TIME ?= 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all soak bench bless fmt
+.PHONY: help demo test test-all suites soak bench bless fmt
 
 # What there is to make.
 help:
 	@echo "make demo   [SIZE=2G] [ROUNDS=1]   copy a file with dio, cp and dd, side by side"
 	@echo "make test                          the quick lanes of CI, under 10 minutes"
 	@echo "make test-all                      all lanes of CI, what .ci/run calls"
+	@echo "make suites [ONLY=name] [QUICK=1]  suites of other projects with and without dio run, as root"
 	@echo "make soak   [TIME=1800] [SEED=n]   everything seeded or random, TIME seconds in total"
 	@echo "make bench  [ROWS='...'] [QUICK=1] the numbers that the design must reach, as root"
 	@echo "make bless                         rewrite the golden files"
@@ -31,6 +32,10 @@ test:
 test-all:
 	@status=0; $(MAKE) --no-print-directory test || status=1; \
 	env --default-signal=INT,QUIT cargo xtask ci --rest || status=1; exit $$status
+
+# Takes its mounts, devices and processes away again however it ends.
+suites:
+	@cargo xtask suites $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
 # Without SEED, a fresh one, printed first.
 soak:

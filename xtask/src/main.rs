@@ -15,11 +15,11 @@ mod debian;
 mod fio;
 mod fuzz;
 mod tidy;
-mod suites;
 mod lanes;
 mod soak;
 mod bench;
 mod demo;
+mod suites;
 
 use repo::Outcome;
 use std::process::ExitCode;

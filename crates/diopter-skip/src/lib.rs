@@ -39,8 +39,6 @@ capabilities! {
     Ext4 = "ext4",
     /// XFS in the kernel, and xfsprogs.
     Xfs = "xfs",
-    /// Btrfs in the kernel, and btrfs-progs.
-    Btrfs = "btrfs",
     /// XFS with blocks of 16 KiB.
     Xfs16k = "xfs-16k",
     /// io_uring.

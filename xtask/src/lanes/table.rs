@@ -387,6 +387,11 @@ pub const LANES: &[Lane] = &[
         ..plain("run", 170, &[test(&["test", "-p", "diopter-preload", "--test", "all"])])
     },
     Lane {
+        needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
+        uses: &[Capability::Apt, Capability::Btrfs, Capability::Fio],
+        ..plain("suites", 240, &[check(&["xtask", "suites", "--quick"])])
+    },
+    Lane {
         needs: &[
             Capability::Tracefs,
             Capability::Fio,

@@ -68,14 +68,6 @@ pub fn run(arguments: &[String]) -> Outcome {
     Err(guard::run(&scratch, inner.args(arguments)))
 }
 
-/// The same as a step of a lane, which goes on after it.
-pub fn run_quick() -> Outcome {
-    let this = std::env::current_exe().map_err(|error| format!("the path of xtask: {error}"))?;
-    let mut command = Command::new(this);
-    let status = command.args(["suites", "--quick"]).status();
-    status.map(|status| status.success()).map_err(|error| format!("xtask does not start: {error}"))
-}
-
 /// The work, inside the guard and the namespaces: `suites-inner SCRATCH [OPTIONS]`.
 pub fn run_inner(arguments: &[String]) -> Outcome {
     let (scratch, rest) =
@@ -92,7 +84,6 @@ pub fn run_inner(arguments: &[String]) -> Outcome {
         let tool = match prepare(suite) {
             Ok(tool) => tool,
             Err(why) => {
-                println!("SKIPPED {}: {why}", suite.name);
                 skips.push((suite.name.to_owned(), why));
                 continue;
             }
@@ -236,11 +227,13 @@ fn report(rows: &[Row], skips: &[Skip]) -> Outcome {
     git.args(["log", "-1", "--format=%cs"]).current_dir(repo::root());
     println!("\nSuites of other projects at the commit of {}:\n", repo::output_of(&mut git)?);
     compare::print(rows);
+    println!();
     for (name, why) in skips {
-        println!("\nskipped: {name}: {why}");
+        // The form that the summary of the lanes counts.
+        println!("SKIP {}: {name}: {why}", Capability::Apt);
     }
     let differences: usize = rows.iter().map(|row| row.differences).sum();
-    println!("\n{} rows, {differences} differences, {} skipped", rows.len(), skips.len());
+    println!("{} rows, {differences} differences, {} skipped", rows.len(), skips.len());
     Ok(differences == 0 && !rows.is_empty())
 }
 

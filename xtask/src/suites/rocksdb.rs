@@ -16,7 +16,7 @@ const BENCHMARKS: &str =
 
 /// Runs each case; one thread with one seed writes the same each time.
 pub fn run(session: &Session) -> Result<Results, String> {
-    let keys = if session.is_quick { "--num=20000" } else { "--num=100000" };
+    let keys = if session.is_quick { "--num=5000" } else { "--num=100000" };
     let mut results = Results::new();
     for (name, options) in CASES {
         let dir = session.path(name);
