@@ -13,7 +13,7 @@ help:
 	@echo "make demo   [SIZE=2G] [ROUNDS=1]   copy a file with dio, cp and dd, side by side"
 	@echo "make test                          the quick lanes of CI, under 10 minutes"
 	@echo "make test-all                      all lanes of CI, what .ci/run calls"
-	@echo "make suites [ONLY=name] [QUICK=1]  suites of other projects with and without dio run, as root"
+	@echo "make suites [ONLY=name] [QUICK=1]  other projects' tests with and without dio run"
 	@echo "make soak   [TIME=1800] [SEED=n]   everything seeded or random, TIME seconds in total"
 	@echo "make bench  [ROWS='...'] [QUICK=1] the numbers that the design must reach, as root"
 	@echo "make bless                         rewrite the golden files"

@@ -104,7 +104,8 @@ fn missing(wanted: &[Capability], is_there: impl Fn(&str) -> bool) -> Vec<&'stat
     packages
 }
 
-/// Installs packages, if need be with new lists: they may be missing or old, as in a fresh container.
+/// Installs packages, if need be with new lists: they may be missing or old, as in a fresh
+/// container.
 fn install(packages: &[&str]) -> Result<(), String> {
     let once = || {
         let mut command = Command::new("apt-get");

@@ -47,8 +47,8 @@ fn shown(outcome: Option<&Outcome>) -> String {
     }
 }
 
-/// Prints the first of the differences.
-pub fn print_differences(mode: Mode, lines: &[String]) {
+/// Prints the first of the lines about a run.
+pub fn print_lines(mode: Mode, lines: &[String]) {
     for line in lines.iter().take(SHOWN_MAX) {
         println!("   {}: {line}", mode.name());
     }
@@ -57,12 +57,12 @@ pub fn print_differences(mode: Mode, lines: &[String]) {
     }
 }
 
-/// Prints why a run without the library passed nothing.
+/// Prints what fails without the library, too.
 pub fn print_failures(results: &Results) {
+    let failed = results.iter().filter(|(_, outcome)| outcome.verdict == Verdict::Failed);
     let lines: Vec<String> =
-        results.iter().map(|(name, outcome)| format!("{name}: {}", shown(Some(outcome)))).collect();
-    println!("   no test passes without the library");
-    print_differences(Mode::Plain, &lines);
+        failed.map(|(name, outcome)| format!("{name}: {}", shown(Some(outcome)))).collect();
+    print_lines(Mode::Plain, &lines);
 }
 
 /// Returns the counts of a run without the library: passed of all, and what was skipped.

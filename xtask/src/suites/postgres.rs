@@ -19,7 +19,8 @@ log_checkpoints = on
 
 const CLIENTS: u32 = 2;
 
-/// Each transaction of pgbench adds one amount to an account, a teller and a branch, and records it.
+/// Each transaction of pgbench adds one amount to an account, a teller and a branch, and records
+/// it.
 const BALANCES: &str = "with h as (select count(*) as n, sum(delta) as d from pgbench_history) \
     select n || ' ' || (d = (select sum(abalance) from pgbench_accounts) \
     and d = (select sum(tbalance) from pgbench_tellers) \

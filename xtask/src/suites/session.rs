@@ -42,7 +42,7 @@ impl Mode {
     }
 }
 
-/// The result of one test of a suite.
+/// How a test of a suite ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Passed,
@@ -50,11 +50,11 @@ pub enum Verdict {
     Skipped,
 }
 
-/// What a test ended with. Both parts have to be the same with and without the library.
+/// The result of a test. Both parts have to be the same with and without the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub verdict: Verdict,
-    /// What else is known: a checksum, a message.
+    /// A checksum, or a message.
     pub detail: String,
 }
 
@@ -87,7 +87,7 @@ pub struct Programs {
     pub open_direct: PathBuf,
 }
 
-/// What the library reported.
+/// The counters of the library's report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Requests that the kernel had refused.
@@ -104,7 +104,7 @@ pub struct Session<'a> {
     pub seed: u64,
     /// An empty directory on the file system.
     pub dir: PathBuf,
-    /// What the suite has fetched or built.
+    /// The program or the directory that the suite fetched or built.
     pub tool: Option<&'a Path>,
     pub work: Cell<Work>,
 }
@@ -229,9 +229,9 @@ mod tests {
 
     #[test]
     fn the_report_is_no_part_of_the_programs_output() {
-        let text = "one\ndio run:\n  12  requests served that the kernel had refused with EINVAL\n\
-                     \x20  8  bytes written with RWF_DONTCACHE\n   4  bytes read and dropped from the \
-                    page cache\n";
+        let text = "one\ndio run:\n  12  requests served that the kernel had refused with EINVAL\n \
+                    8  bytes written with RWF_DONTCACHE\n 4  bytes read and dropped from the page \
+                    cache\n";
         let (errors, report) = split_report(text);
         assert_eq!(errors, "one\n");
         assert_eq!(Work::parse(report), Work { requests: 12, uncached: 12 });

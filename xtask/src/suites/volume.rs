@@ -78,10 +78,9 @@ impl Drop for Volume {
         // A process that a suite left behind keeps a plain unmount from working.
         let unmounted = repo::output_of(Command::new("umount").arg("--lazy").arg(&self.at));
         let removed = std::fs::remove_file(&self.image);
-        for message in [unmounted.err(), removed.err().map(|error| error.to_string())] {
-            if let Some(message) = message {
-                eprintln!("{}: {message}", self.at.display());
-            }
+        let errors = [unmounted.err(), removed.err().map(|error| error.to_string())];
+        for message in errors.into_iter().flatten() {
+            eprintln!("{}: {message}", self.at.display());
         }
     }
 }
