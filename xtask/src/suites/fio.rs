@@ -58,7 +58,7 @@ fn job(session: &Session, options: &[&str]) -> Result<Outcome, String> {
     let size = if session.is_quick { "--size=2M" } else { "--size=32M" };
     let mut words = vec!["fio", "--name=suites", "--filename=file", "--rw=randwrite", size];
     words.extend(["--direct=1", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]);
-    words.extend(["--randrepeat=1", "--output-format=terse"]);
+    words.extend(["--randrepeat=1", "--output=fio.log"]);
     words.extend(options);
     let ran = session.run(&words)?;
     Ok(Outcome::of(ran.is_success(), &ran.tail()))

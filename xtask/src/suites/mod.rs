@@ -104,7 +104,10 @@ pub fn run_inner(arguments: &[String]) -> Outcome {
                 tool: tool.as_deref(),
                 work: Cell::default(),
             };
-            rows.push(row(suite, *file_system, scratch, session)?);
+            rows.push(row(suite, *file_system, scratch, session).unwrap_or_else(|why| {
+                println!("   {why}");
+                Row::failed(suite.name, file_system.name)
+            }));
         }
     }
     report(&rows, &skips)
@@ -192,7 +195,7 @@ fn row<'a>(
     };
     let (plain, _) = in_mode(Mode::Plain)?;
     println!("   plain: {}", compare::counts(&plain));
-    compare::print_failures(&plain);
+    compare::print_failures(&plain, suite.only_with);
     // A suite that does nothing is the same in each mode.
     let mut differences = 0;
     if !plain.values().any(|outcome| outcome.verdict == Verdict::Passed) {

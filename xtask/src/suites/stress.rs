@@ -8,7 +8,7 @@ const STRESSORS: [(&str, &[&str]); 26] = [
     ("hdd", &["--hdd-opts", "dsync,rd-seq,wr-seq", "--hdd-bytes", "4m"]),
     ("hdd", &["--hdd-opts", "iovec,rd-seq,wr-rnd", "--hdd-bytes", "4m"]),
     ("seek", &["--seek-size", "8m"]),
-    ("copy-file", &["--copy-file-bytes", "16m"]),
+    ("copy-file", &["--copy-file-bytes", "128m"]),
     ("fallocate", &["--fallocate-bytes", "16m"]),
     ("iomix", &["--iomix-bytes", "16m"]),
     ("readahead", &["--readahead-bytes", "16m"]),

@@ -17,7 +17,7 @@ pub struct Suite {
     pub quick: &'static [FileSystem],
     /// The modes that are compared with a plain run.
     pub modes: &'static [Mode],
-    /// Tests that have to fail plainly and to pass with the library.
+    /// Tests that have to pass with the library, and may fail with EINVAL plainly.
     pub only_with: &'static [&'static str],
     pub run: fn(&Session) -> Result<Results, String>,
 }
