@@ -53,6 +53,7 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         Capability::Clang => installed("clang"),
         Capability::Lld => installed("ld.lld"),
         Capability::Valgrind => installed("valgrind"),
+        Capability::Apt => ["apt-get", "dpkg-deb"].into_iter().try_for_each(installed),
         Capability::Msrv => interface::oldest_compiler_runs(),
         _ => return tools::probe(capability),
     })

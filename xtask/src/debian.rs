@@ -13,8 +13,7 @@ struct Tool {
     wanted_by: Capability,
 }
 
-const TOOLS: [Tool; 15] = [
-const TOOLS: [Tool; 10] = [
+const TOOLS: [Tool; 16] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },

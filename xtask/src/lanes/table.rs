@@ -389,6 +389,7 @@ pub const LANES: &[Lane] = &[
     Lane {
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
         uses: &[Capability::Apt, Capability::Btrfs, Capability::Fio],
+        is_extra: true,
         ..plain("suites", 240, &[check(&["xtask", "suites", "--quick"])])
     },
     Lane {
