@@ -71,16 +71,16 @@ pub unsafe trait OwnedBufMut: OwnedBuf {}
 /// A loop that starts its next request with the memory of a finished one can pass it on as it is.
 pub struct AnyBuf(NonNull<Header>);
 
-/// The start of every allocation that an [`AnyBuf`] points to.
+/// The start of every allocation that an [`AnyBuf`] points to. What each request reads comes first.
 #[repr(C)]
 pub(crate) struct Header {
     pub base: NonNull<u8>,
     /// Bytes of a request with this memory.
     pub length: usize,
-    /// The ring that has the memory registered, and its index there.
-    pub registration: Option<Registration>,
     pub is_writable: bool,
     pub kind: &'static Kind,
+    /// The ring that has the memory registered, and its index there.
+    pub registration: Option<Registration>,
 }
 
 /// A buffer's index in a ring's table of registered buffers.
