@@ -262,9 +262,14 @@ pub unsafe extern "C" fn dpt_queue_destroy(queue: *mut dpt_queue) -> c_int {
         // SAFETY: the caller promises a handle or readable memory.
         let entered: &Queue = unsafe { handle::get(place) }?;
         let finished = if entered.is_inherited() { Ok(()) } else { entered.enter()?.finish() };
+        let is_inherited = entered.is_inherited();
         // SAFETY: as above, and no other thread may use the queue. In a child of fork there is no
         // other one.
-        drop(unsafe { handle::close(place) }?);
+        let closed = unsafe { handle::close(place) }?;
+        if is_inherited {
+            // A thread of the parent may have been changing it during the fork.
+            std::mem::forget(closed);
+        }
         finished.map(|()| 0)
     })
 }

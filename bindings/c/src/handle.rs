@@ -24,7 +24,8 @@ pub trait Named: Sized + 'static {
     fn places() -> &'static Places<Self>;
 }
 
-/// The memory of a handle.
+/// The memory of a handle. Every handle begins with its mark, whatever it is of.
+#[repr(C)]
 pub struct Place<T> {
     magic: AtomicU64,
     value: UnsafeCell<Option<T>>,

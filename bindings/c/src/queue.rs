@@ -353,8 +353,11 @@ impl Entered<'_> {
             let why = "call dpt_queue_event_fd before the first request";
             Failure::new(errno.raw(), format!("make an eventfd: {errno}; {why}"))
         };
-        let event = self.0.engine.event_fd().map_err(fail)?;
         let state = &mut *self.0.state.borrow_mut();
+        if state.event.is_none() && !state.ready.is_empty() {
+            return Err(fail(diopter::Errno::EBUSY));
+        }
+        let event = self.0.engine.event_fd().map_err(fail)?;
         if state.event.is_none() {
             state.event = Some(EventFd::of(event).map_err(fail)?);
         }

@@ -20,7 +20,7 @@ use crate::report::{self, Counter};
 use crate::uncached::{self, Open, Write};
 
 /// A read or a write.
-pub struct Transfer<P, U, M> {
+pub struct Transfer<P, U, L, M> {
     pub fd: c_int,
     /// `None` for the position of the descriptor.
     pub offset: Option<i64>,
@@ -28,22 +28,33 @@ pub struct Transfer<P, U, M> {
     pub plain: P,
     /// For a write: the same call with `RWF_DONTCACHE`.
     pub uncached: Option<U>,
-    /// The length of the request; what the kernel refuses may have any.
-    pub length: usize,
+    /// The length of the request. The kernel has not checked yet what it is read from.
+    pub length: L,
     /// The memory; `None` for what the kernel refuses in any case.
     pub memory: M,
 }
 
-impl<'a, P, U, M> Transfer<P, U, M>
+impl<'a, P, U, L, M> Transfer<P, U, L, M>
 where
     P: Fn() -> isize,
     U: Fn() -> isize,
+    L: Fn() -> usize,
     M: FnOnce() -> Option<Memory<'a>>,
 {
     /// Makes the call, or what takes its place.
     pub fn run(self) -> isize {
         let Some(config) = config::get().filter(|_| !is_serving()) else { return (self.plain)() };
         let Some(fd) = descriptor(self.fd) else { return (self.plain)() };
+        let errno = Raw::last_raw();
+        let moved = self.run_on(fd, config);
+        if moved >= 0 {
+            // A call that succeeds leaves it as it was.
+            Raw::set_raw(errno);
+        }
+        moved
+    }
+
+    fn run_on(self, fd: BorrowedFd<'_>, config: &Config) -> isize {
         let moved = match &self.uncached {
             Some(uncached) if config.all => self.write_past_cache(fd, config, uncached),
             _ => (self.plain)(),
@@ -77,12 +88,16 @@ where
     }
 
     fn write_past_cache(&self, fd: BorrowedFd<'_>, config: &Config, uncached: &U) -> isize {
-        let stat = uncached::large(fd, self.length, config.min_size);
+        if self.offset.is_some_and(|offset| offset < 0) {
+            return (self.plain)();
+        }
+        let length = (self.length)();
+        let stat = uncached::large(fd, length, config.min_size);
         let Some(stat) = stat else { return (self.plain)() };
         let of = Open { number: self.fd, fd, stat: &stat };
         let decision = serve(|process| {
             let (mut streams, mut files) = (process.streams(), process.files());
-            Ok(streams.before_write(&mut files, of, self.length, config.min_size))
+            Ok(streams.before_write(&mut files, of, length, config.min_size))
         });
         let mut decision = decision.unwrap_or(Write::Plain);
         if decision == Write::Uncached {
@@ -147,28 +162,34 @@ pub fn before_hidden_close(fd: c_int) {
     before_close(fd).unwrap_or(());
 }
 
-/// Gives the number `new` to the file of `old` by `plain`.
+/// Gives the number `new` to the file of `old` by `plain`. Fails with `EBUSY` if `new` is of the
+/// engine and in use: what it writes at this moment would go to the file of `old`.
 pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
     if is_watching()
         && old != new
+        && is_open(old)
         && let Some(fd) = descriptor(new)
     {
         let done = serve(|process| {
             end_streams(process, new, fd);
             let mut files = process.files();
-            files.evict(new);
-            forget(&mut files, fd);
-            Ok(())
+            let is_free = files.evict(new);
+            if is_free {
+                forget(&mut files, fd);
+            }
+            Ok(is_free)
         });
         // In a child of vfork there is nothing to do.
-        done.unwrap_or(());
+        if done == Ok(false) {
+            return result_of(Err(Errno::EBUSY)).try_into().unwrap_or(-1);
+        }
     }
     plain()
 }
 
 /// Closes the descriptors from `first` to `last` by `plain`, piece by piece around the engine's.
 pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> c_int {
-    if !is_watching() {
+    if !is_watching() || first > last {
         return plain(first, last);
     }
     let own = serve(|process| {
@@ -255,6 +276,10 @@ fn send(source: Side<'_>, target: Side<'_>, length: usize) -> Result<usize, Errn
         rustix::fs::seek(source.fd, SeekFrom::Current(i64::try_from(sent).unwrap_or(0)))?;
     }
     Ok(sent)
+}
+
+fn is_open(number: c_int) -> bool {
+    descriptor(number).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_ok())
 }
 
 /// Returns the descriptors of the process.

@@ -7,7 +7,7 @@
 //! in any case, and just before that: a lock that is taken later stays.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -93,7 +93,7 @@ impl Files {
             return Ok(Served { file: Arc::clone(file), append: access.append });
         }
         HAS_FILES.store(true, Ordering::Relaxed);
-        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
         let opened = File::options()
             .read(access.read)
             .write(access.write)
@@ -102,6 +102,12 @@ impl Files {
             .sync(access.sync)
             .open(path);
         let file = Arc::new(opened.map_err(|error| error.errno())?);
+        // Another thread may have closed the descriptor, and its number may be of another file.
+        if Inode::of(&rustix::fs::fstat(file.as_fd())?) != key.0 {
+            // Closing it would release the locks on that one.
+            std::mem::forget(file);
+            return Err(Errno::EBADF);
+        }
         self.open.insert(key, Arc::clone(&file));
         Ok(Served { file, append: access.append })
     }
@@ -116,13 +122,16 @@ impl Files {
         self.retired.retain(|(known, file)| *known != inode || Arc::strong_count(file) > 1);
     }
 
-    /// Closes the file that has the descriptor, which the program wants for another file.
-    pub fn evict(&mut self, fd: RawFd) {
-        let mut all = self.open.iter();
-        let found = all.find(|(_, file)| is_of(file, fd)).map(|(key, _)| key.0);
+    /// Closes the file that has the descriptor, which the program wants for another file. Returns
+    /// false if a thread uses it at this moment.
+    pub fn evict(&mut self, fd: RawFd) -> bool {
+        let open = self.open.iter().map(|(key, file)| (key.0, file));
+        let retired = self.retired.iter().map(|(inode, file)| (*inode, file));
+        let found = open.chain(retired).find(|(_, file)| is_of(file, fd)).map(|(inode, _)| inode);
         if let Some(inode) = found {
             self.forget(inode);
         }
+        !self.is_own(fd)
     }
 
     /// Returns true if the descriptor is one of the engine's.

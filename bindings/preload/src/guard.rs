@@ -35,8 +35,8 @@ pub fn serve<R>(f: impl FnOnce(&'static Process) -> Result<R, Errno>) -> Result<
     for signal in SYNCHRONOUS {
         blocked.remove(signal);
     }
-    IS_SERVING.set(true);
     let before = blocked.thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    IS_SERVING.set(true);
     let cancel = real::set_cancel_state(real::CANCEL_DISABLE);
     let result = catch_unwind(AssertUnwindSafe(|| {
         let process = Process::this().ok_or(Errno::EINVAL)?;

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
 use std::slice;
 
-use libc::{FILE, iovec, off_t, size_t, ssize_t};
+use libc::{CLOSE_RANGE_UNSHARE, FILE, iovec, off_t, size_t, ssize_t};
 
 use crate::calls::{self, Copied, Transfer};
 use crate::memory::{Memory, TRANSFER_MAX};
@@ -68,6 +68,9 @@ unsafe fn parts(parts: *const iovec, count: c_int) -> Option<Vec<(*mut c_void, u
     // SAFETY: the program lends `count` segments for the time of its call, and the kernel has read
     // them: it refuses those that it cannot read with another error.
     let all = unsafe { slice::from_raw_parts(parts, count) };
+    if all.iter().any(|part| isize::try_from(part.iov_len).is_err()) {
+        return None;
+    }
     let mut room = TRANSFER_MAX;
     let cut = all.iter().filter(|part| part.iov_len > 0).map(|part| {
         let length = part.iov_len.min(room);
@@ -126,7 +129,7 @@ macro_rules! reads {
                 // SAFETY: the program's own call.
                 plain: || unsafe { real::$name(fd, buf, count, $($more),*) },
                 uncached: None::<NoWrite>,
-                length: count,
+                length: || count,
                 // SAFETY: the memory of the program's own call.
                 memory: || unsafe { filled(buf, count) },
             }
@@ -166,7 +169,7 @@ macro_rules! writes {
                     // SAFETY: the program's own memory; the segment is a local variable.
                     unsafe { real::write_uncached(fd, &raw const part, 1, $offset.unwrap_or(-1)) }
                 }),
-                length: count,
+                length: || count,
                 // SAFETY: the memory of the program's own call.
                 memory: || unsafe { taken(buf, count) },
             }
@@ -205,7 +208,7 @@ macro_rules! vectored {
                 plain,
                 uncached: $uncached(fd, segments, count, offset),
                 // SAFETY: the segments of the program's own call.
-                length: unsafe { length_of(segments, count) },
+                length: || unsafe { length_of(segments, count) },
                 // SAFETY: the segments of the program's own call.
                 memory: || unsafe { $memory(segments, count) },
             }
@@ -369,7 +372,12 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // SAFETY: the program's own call, for a part of its range.
-    calls::close_range(first, last, |first, last| unsafe { real::close_range(first, last, flags) })
+    let plain = |first, last| unsafe { real::close_range(first, last, flags) };
+    if flags.cast_unsigned() & !CLOSE_RANGE_UNSHARE != 0 {
+        // Nothing is closed now: descriptors are marked, or the kernel refuses the flag.
+        return plain(first, last);
+    }
+    calls::close_range(first, last, plain)
 }
 
 /// # Safety

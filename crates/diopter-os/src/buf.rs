@@ -107,6 +107,26 @@ impl IoBuf {
         Ok(buf)
     }
 
+    /// Returns the number of its bytes. No reference to them is made.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.header.length
+    }
+
+    /// Returns true if it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the address of its first byte. No reference to it is made.
+    #[must_use]
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.0.header.base.as_ptr()
+    }
+
     fn mapping(base: NonNull<u8>, mapped: usize, length: usize) -> IoBuf {
         let header = Header { base, length, registration: None, is_writable: true, kind: &KIND };
         IoBuf(Box::new(Mapping { header, mapped, generation: fork::generation() }))
@@ -136,7 +156,8 @@ impl IoBuf {
     ///
     /// # Safety
     /// As [`RawBuf::new`]: until the request has finished and its result has come back with memory,
-    /// the buffer is not dropped, and these bytes are not used.
+    /// and as long as the result's memory exists, the buffer is not dropped, and these bytes are
+    /// not used.
     ///
     /// # Panics
     /// Panics if the range is not inside the buffer.

@@ -81,14 +81,15 @@ impl<'env> Lender<'env> {
 /// Runs `scope`, which may lend any memory that outlives this call. Returns or unwinds only when no
 /// buffer of it exists any more: while one does, `drain` is called. If that returns `false` or
 /// panics, the process aborts, because the kernel may still write to the memory. A child of fork
-/// that returns from `scope` does not wait: its memory is a copy.
+/// that returns from `scope` does not wait: its memory is a copy, and it must not look at a buffer
+/// that it kept.
 pub fn lend<'env, R>(scope: impl FnOnce(&Lender<'env>) -> R, mut drain: impl FnMut() -> bool) -> R {
     let lender = Lender { lent: Arc::new(AtomicUsize::new(0)), env: PhantomData };
     let generation = fork::generation();
     let result = catch_unwind(AssertUnwindSafe(|| scope(&lender)));
     while lender.lent.load(Ordering::Acquire) > 0 && generation == fork::generation() {
         let drained = catch_unwind(AssertUnwindSafe(&mut drain));
-        if !matches!(drained, Ok(true)) {
+        if !matches!(drained, Ok(true)) && lender.lent.load(Ordering::Acquire) > 0 {
             abort_with_lent_memory();
         }
     }
@@ -104,6 +105,12 @@ pub(crate) fn abort_with_lent_memory() -> ! {
     // SAFETY: the pointer and length are those of a static slice; a failed write changes nothing.
     let _written = unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
     std::process::abort()
+}
+
+/// Returns true for borrowed memory.
+#[must_use]
+pub fn is_lent(buf: &AnyBuf) -> bool {
+    buf.is::<LentBuf<true>>() || buf.is::<LentBuf<false>>()
 }
 
 #[cfg(test)]

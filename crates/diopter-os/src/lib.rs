@@ -96,7 +96,7 @@ pub use aio::{AioContext, AioWanted};
 pub use buf::IoBuf;
 pub use errno::Errno;
 pub use event::EventFd;
-pub use lending::{Lender, lend};
+pub use lending::{Lender, is_lent, lend};
 pub use memory::{Lent, MemoryId};
 pub use object::{ObjectHandle, OpenObject};
 pub use op::{BioDraft, BioId, BioResult, BioSpec, Op, RwFlags, Span, Stride};

@@ -125,6 +125,26 @@ impl AnyBuf {
         T::from_any(self)
     }
 
+    /// Returns the number of its bytes. No reference to them is made.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.header().length
+    }
+
+    /// Returns true if it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the address of its first byte. No reference to it is made.
+    #[must_use]
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.header().base.as_ptr()
+    }
+
     /// Returns the bytes for a change; `None` if the buffer is one that is only written from.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
         let header = self.header();
@@ -253,7 +273,11 @@ unsafe impl OwnedBuf for AnyBuf {
     type Parts = AnyBuf;
     const WRITABLE: bool = true;
 
+    /// # Panics
+    /// Panics if the buffer is one that is only written from: a type around an `AnyBuf` would
+    /// take `WRITABLE` for all of them.
     fn into_parts(self) -> (NonNull<u8>, usize, AnyBuf) {
+        assert!(self.is_writable(), "an `AnyBuf` in parts is writable");
         let Header { base, length, .. } = *self.header();
         (base, length, self)
     }
@@ -431,7 +455,8 @@ impl RawBuf {
     /// Describes `length` bytes from `base`.
     ///
     /// # Safety
-    /// Until the request with this memory has finished and its result has come back with memory:
+    /// Until the request with this memory has finished and its result has come back with memory,
+    /// and as long as this `RawBuf`, or the [`AnyBuf`] that it became, exists:
     ///
     /// - The bytes are allocated, at this address, for any thread of this process.
     /// - For a write, no code changes them. For a read, no other code uses them.
@@ -598,6 +623,13 @@ mod tests {
         assert_eq!(*own, *b"\0abc");
         let out_of_bounds = std::panic::catch_unwind(move || own.fill(3, b"ab"));
         assert!(out_of_bounds.is_err());
+    }
+
+    #[test]
+    fn an_erased_source_does_not_become_writable_in_another_type() {
+        let parts = || AnyBuf::new(Arc::<[u8]>::from(*b"shared")).into_parts();
+        assert!(std::panic::catch_unwind(parts).is_err());
+        assert_eq!(AnyBuf::new(vec![1_u8]).into_parts().1, 1);
     }
 
     #[test]

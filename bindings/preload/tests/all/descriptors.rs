@@ -57,6 +57,7 @@ ways! {
     fortified_calls "fortified";
     copy_file_range_and_sendfile "copies";
     threads_and_signals "threads";
+    what_the_kernel_refuses "refusals";
 }
 
 #[test]

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -327,6 +328,46 @@ static void threads(void) {
 	use(fd);
 }
 
+/* Prints whether another process finds a lock on the file. */
+static void locked(const char *what) {
+	pid_t child = fork();
+	if (!child) {
+		struct flock lock = {.l_type = F_WRLCK};
+		int fd = open(path, O_RDWR);
+		_exit(fcntl(fd, F_GETLK, &lock) ? 2 : lock.l_type != F_UNLCK);
+	}
+	int status = 0;
+	waitpid(child, &status, 0);
+	printf("locked after %s: %d\n", what, WEXITSTATUS(status));
+	fflush(stdout);
+}
+
+/* Calls that the kernel refuses are refused as ever, and change nothing. */
+static void refusals(void) {
+	int fd = opened(O_RDWR), ends[2];
+	struct flock lock = {.l_type = F_WRLCK};
+	struct iovec huge = {memory, (size_t)-1};
+	errno = 0;
+	read(fd, memory + 1, 1000);
+	printf("errno after a read: %d\n", errno);
+	use(fd);
+	said("readv of too much", readv(fd, &huge, 1), 0, fd);
+	said("pwrite below 0", pwrite(fd, memory, 65536, -1), 0, fd);
+	if (pipe(ends))
+		return;
+	errno = 0;
+	said("writev of bad segments", writev(ends[1], (void *)0x1000, 2), 0, fd);
+	fcntl(fd, F_SETLK, &lock);
+	use(fd);
+	locked("reads");
+	close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+	locked("close_range with CLOEXEC");
+	said("dup2 of a closed one", dup2(900, fd), 0, fd);
+	locked("a dup2 that failed");
+	said("close_range backwards", close_range(10, 5, 0), 0, fd);
+	use(fd);
+}
+
 static void inherited(int fd) { use(fd); put(fd); }
 
 int main(int count, char **arguments) {
@@ -335,7 +376,7 @@ int main(int count, char **arguments) {
 		{"vfork", vforks}, {"exec", execs}, {"scm_rights", sent}, {"mmap", maps},
 		{"locks", locks}, {"append", appends}, {"setfl", set_later}, {"vectors", vectors},
 		{"fortified", fortified}, {"copies", copies}, {"no_standard", no_standard},
-		{"threads", threads},
+		{"threads", threads}, {"refusals", refusals},
 	};
 	if (count < 3)
 		return 1;

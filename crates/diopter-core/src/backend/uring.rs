@@ -191,6 +191,8 @@ impl Backend for Uring {
     fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
         match what {
             Register::File(object) => self.ring.register_file(object),
+            // Completions of a polled ring appear when it is entered, which nothing signals.
+            Register::Notify(_) if self.is_polled => Err(Errno::EOPNOTSUPP),
             Register::Notify(event) => self.ring.notify(event),
             Register::Buffers(buffers) => self.ring.register_buffers(buffers),
             Register::Forget(object) => {

@@ -218,6 +218,11 @@ impl Completer {
         self.crew.as_ref().expect("a crew that is staffed").give(job);
     }
 
+    /// Returns true if a callback panicked, and no call has passed that on.
+    pub fn has_panics(&self) -> bool {
+        !self.panics.is_empty()
+    }
+
     /// Returns true if there are callbacks, results in a worker, or panics.
     pub fn has_completions(&self) -> bool {
         self.is_watching || !self.panics.is_empty()

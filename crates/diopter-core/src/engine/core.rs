@@ -146,7 +146,10 @@ impl Core {
     /// Returns true if a finished request or a callback waits for the caller.
     pub fn has_results(&self) -> bool {
         let completer = &self.completer;
-        self.table.has_finished() || completer.returned() > 0 || completer.ready_count() > 0
+        self.table.has_finished()
+            || completer.returned() > 0
+            || completer.ready_count() > 0
+            || completer.has_panics()
     }
 
     /// Returns true if another round may do something before anything completes.

@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter_os::{Errno, EventFd, IoBuf, Slab};
+use diopter_os::{Errno, EventFd, IoBuf, Slab, is_lent};
 
 use crate::backend::{Backend, Checked, Register, SelectedBackend};
 use crate::clock;
@@ -54,6 +54,8 @@ pub struct Engine {
     is_in_callback: Cell<bool>,
     /// Signalled when a request may have finished, if a caller polls for that.
     event: OnceCell<Arc<EventFd>>,
+    /// Scopes that run now.
+    scopes: Cell<u32>,
 }
 
 impl Engine {
@@ -94,7 +96,13 @@ impl Engine {
         let core = Rc::new(RefCell::new(core));
         let engine: Rc<RefCell<dyn ThreadEngine>> = core.clone();
         this_thread::enlist(Rc::downgrade(&engine));
-        Engine { core, choice, is_in_callback: Cell::new(false), event: OnceCell::new() }
+        Engine {
+            core,
+            choice,
+            is_in_callback: Cell::new(false),
+            event: OnceCell::new(),
+            scopes: Cell::new(0),
+        }
     }
 
     /// The core; in a child of fork, without anything of the parent's.
@@ -165,6 +173,29 @@ impl Engine {
     /// With the panic of a callback, wherever it ran, one a call: the engine is as usable after
     /// that as before.
     pub fn wait(&self, timeout: Duration) -> Result<Option<FinishedRequest>, BackendError> {
+        let mut finished = self.next_finished(timeout)?;
+        self.end_loans(finished.as_mut_slice());
+        Ok(finished)
+    }
+
+    /// Takes lent memory out of results while a scope runs: the scope waits for it.
+    #[inline]
+    fn end_loans(&self, finished: &mut [FinishedRequest]) {
+        if self.scopes.get() > 0 {
+            for one in finished {
+                one.memory = one.memory.take().filter(|memory| !is_lent(memory));
+            }
+        }
+    }
+
+    /// Counts a scope for as long as the result lives.
+    pub(super) fn count_scope(&self) -> ScopeCount<'_> {
+        self.scopes.set(self.scopes.get() + 1);
+        ScopeCount(&self.scopes)
+    }
+
+    #[inline]
+    fn next_finished(&self, timeout: Duration) -> Result<Option<FinishedRequest>, BackendError> {
         let mut core = self.core();
         if let Some(finished) = core.take_finished() {
             return Ok(Some(finished));
@@ -219,10 +250,10 @@ impl Engine {
     ) -> Result<usize, BackendError> {
         let before = done.len();
         if !self.core().table.has_finished() {
-            done.extend(self.wait(timeout)?);
+            done.extend(self.next_finished(timeout)?);
         }
-        let mut core = self.core();
-        core.take_all_finished(done);
+        self.core().take_all_finished(done);
+        self.end_loans(&mut done[before..]);
         Ok(done.len() - before)
     }
 
@@ -345,6 +376,15 @@ impl Engine {
     /// The errno of the refusal (`ENOMEM` past RLIMIT_MEMLOCK); nothing changes then.
     pub fn register_buffers(&self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
         self.core().backend.register(Register::Buffers(buffers))
+    }
+}
+
+/// One of the scopes that run.
+pub(super) struct ScopeCount<'e>(&'e Cell<u32>);
+
+impl Drop for ScopeCount<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -44,6 +44,7 @@ impl Engine {
     /// aborts.
     pub fn scope<'env, R>(&self, scope: impl FnOnce(&Scope<'_, 'env>) -> R) -> R {
         let started = RefCell::new(Vec::new());
+        let _counted = self.count_scope();
         let run = |lender: &Lender<'env>| scope(&Scope { engine: self, lender, started: &started });
         lend(run, || self.discard_all(&started))
     }
@@ -108,11 +109,14 @@ impl ScopedRequest<'_> {
     /// Waits for the request. The result has no memory: the caller has it once the scope ends.
     ///
     /// # Panics
-    /// Panics in a child of fork, which has no requests of its parent's.
+    /// Panics if [`Engine::wait`] has returned the result, and in a child of fork, which has no
+    /// requests of its parent's.
     #[must_use]
     pub fn wait(self) -> FinishedRequest {
+        // It stays on the list: a panic of a round leaves it to the end of the scope.
+        let finished = self.engine.core().wait_for_one(self.id);
         self.forget();
-        let mut finished = self.engine.core().wait_for_one(self.id).expect("it was started");
+        let mut finished = finished.expect("`Engine::wait` did not take its result");
         finished.memory = None;
         finished
     }

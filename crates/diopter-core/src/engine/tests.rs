@@ -311,3 +311,20 @@ fn a_read_into_memory_that_may_only_be_written_from_is_refused() {
     let (result, memory) = finished.into_parts::<Arc<[u8]>>();
     assert!(result.is_ok() && memory.is_some());
 }
+
+#[test]
+fn a_wait_in_a_scope_returns_results_without_lent_memory() {
+    let (engine, target, _world) = queued(u32::MAX);
+    let mut memories = [[255_u8; 4096]; 2];
+    let [first, second] = &mut memories;
+    let mut kept = Vec::new();
+    engine.scope(|scope| {
+        let requests = [scope.read(&target, first, 0), scope.read(&target, second, 0)];
+        kept.extend(engine.wait(LONG).expect("works"));
+        engine.wait_many(LONG, &mut kept).expect("works");
+        drop(requests);
+    });
+    assert_eq!((kept.len(), engine.in_flight(), engine.held()), (2, 0, (0, 0)));
+    assert!(kept.iter().all(|finished| finished.result.is_ok() && finished.memory.is_none()));
+    assert!(memories.iter().flatten().all(|byte| *byte != 255));
+}
