@@ -132,7 +132,7 @@ impl Installed {
     }
 }
 
-/// The library, linked by GNU ld; `None` where there is no compiler.
+/// The library, linked by GNU ld; `None` without a compiler.
 pub fn installed() -> Option<&'static Installed> {
     static INSTALLED: OnceLock<Installed> = OnceLock::new();
     has_tools().then(|| INSTALLED.get_or_init(|| Installed::new("bfd")))
