@@ -35,8 +35,12 @@ pub(crate) const BOUNCE_OVERLAP_BYTES_MIN: u64 = 64 << 10;
 /// Sizes that a bounce buffer shrinks to when memory is short, step by step.
 pub(crate) const BOUNCE_BYTES_SMALLER: [u64; 2] = [128 << 10, 16 << 10];
 
-/// Bounce buffers of one engine; a request that needs one more waits. As many as a busy caller has
-/// requests in flight, 16 MiB in all; each is created on demand.
+/// Bytes of the bounce buffer that belongs to each place in the table, for a request that is no
+/// larger. All of them are 8 MiB, of which only what was used takes memory.
+pub(crate) const BOUNCE_SLOT_BYTES: u64 = 64 << 10;
+
+/// Bounce buffers of one engine for larger requests; one that needs one more waits. As many as a
+/// busy caller has requests in flight, 16 MiB in all; each is created on demand.
 pub(crate) const BOUNCE_BUFFERS_MAX: usize = 8;
 
 /// Alignments above this are refused by the probe, so a bounce buffer always holds two blocks.

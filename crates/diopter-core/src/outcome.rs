@@ -236,6 +236,13 @@ impl Route {
         Route { direct: bytes, bounced: 0, buffered: 0, why: DetourReasons(0) }
     }
 
+    /// All of them direct but through an aligned buffer, because of where the caller's memory is.
+    pub(crate) fn all_bounced(bytes: u64) -> Route {
+        let mut why = DetourReasons(0);
+        why.insert(DetourReason::MisalignedMemory);
+        Route { direct: 0, bounced: bytes, buffered: 0, why }
+    }
+
     /// Returns true if no byte touched the page cache.
     #[must_use]
     pub fn is_direct(&self) -> bool {

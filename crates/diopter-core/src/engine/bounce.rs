@@ -3,7 +3,9 @@
 use diopter_os::buf::Pages;
 use diopter_os::{AnyBuf, Errno, IoBuf, MemoryId, Slab};
 
-use crate::limits::{BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER};
+use crate::limits::{
+    BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER, BOUNCE_SLOT_BYTES, REQUESTS_MAX,
+};
 use crate::units::{FileRange, to_u64, to_usize};
 
 /// A bounce buffer on loan to a request, and what it holds in addition to the window's bytes.
@@ -12,33 +14,51 @@ pub struct Bounce {
     pub memory: MemoryId,
     /// Bytes it holds.
     pub bytes: u64,
-    /// Where in it the window's span begins.
+    /// Where in the memory it begins.
+    base: u64,
+    /// Where in the memory the window's span begins.
     pub start: u64,
-    pages: Pages,
+    origin: Origin,
     /// For a write: a window of which all but its edge blocks is in the buffer.
     pub(super) ahead: Option<Copied>,
     /// For a read: what the caller's memory lacks.
     pub(super) behind: Option<Copied>,
 }
 
+/// Where a bounce buffer comes from, and returns to.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    /// The pool: a whole memory.
+    Pool(Pages),
+    /// The part of the shared memory that belongs to the request's place in the table.
+    Place,
+}
+
 /// A range of the file in a bounce buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
     pub range: FileRange,
-    /// Where in the buffer; of a window, where its span begins.
+    /// Where in the memory; of a window, where its span begins.
     pub start: u64,
 }
 
 impl Bounce {
-    /// Out of the slab, if no bio of it is held.
+    /// Out of the slab, if it is of the pool and no bio of it is held.
     pub fn leave(&self, slab: &Slab) -> Option<Idle> {
+        let Origin::Pool(pages) = self.origin else { return None };
         let buf = slab.release(self.memory)?;
-        Some(Idle { buf, pages: self.pages })
+        Some(Idle { buf, pages })
+    }
+
+    /// Where its two halves begin.
+    pub fn halves(&self) -> [u64; 2] {
+        [self.base, self.base + self.bytes / 2]
     }
 
     /// Where the half begins that the window is not in.
     pub fn other_half(&self) -> u64 {
-        if self.start == 0 { self.bytes / 2 } else { 0 }
+        let [first, second] = self.halves();
+        if self.start == first { second } else { first }
     }
 }
 
@@ -58,16 +78,54 @@ pub struct Idle {
 pub struct BouncePool {
     idle: Vec<Idle>,
     made: usize,
+    /// One memory with a small buffer for each place in the table; in the slab from the first
+    /// small request on.
+    shared: Option<MemoryId>,
 }
 
 impl BouncePool {
     pub fn new() -> BouncePool {
-        BouncePool { idle: Vec::new(), made: 0 }
+        BouncePool { idle: Vec::new(), made: 0, shared: None }
     }
 
-    /// A buffer for a request of `wanted` bytes that holds at least one block; `None` when all are
-    /// in use.
-    pub fn take(&mut self, slab: &Slab, wanted: u64, block: u64) -> Result<Option<Bounce>, Errno> {
+    /// The buffer that belongs to a place in the table. `None` if memory is too short for it.
+    #[inline]
+    pub fn at_place(&mut self, slab: &Slab, place: usize) -> Option<Bounce> {
+        let memory = match self.shared {
+            Some(memory) => memory,
+            None => self.make_shared(slab)?,
+        };
+        let (base, origin) = (to_u64(place) * BOUNCE_SLOT_BYTES, Origin::Place);
+        let bytes = BOUNCE_SLOT_BYTES;
+        Some(Bounce { memory, bytes, base, start: base, origin, ahead: None, behind: None })
+    }
+
+    /// Memories that stay in the slab.
+    pub fn kept(&self) -> usize {
+        usize::from(self.shared.is_some())
+    }
+
+    #[cold]
+    fn make_shared(&mut self, slab: &Slab) -> Option<MemoryId> {
+        let bytes = u64::from(REQUESTS_MAX) * BOUNCE_SLOT_BYTES;
+        let buf = IoBuf::with_pages(to_usize(bytes), Pages::Base).ok()?;
+        self.shared = slab.adopt(buf).ok();
+        self.shared
+    }
+
+    /// A buffer for the request at `place` of `wanted` bytes that holds at least one block; `None`
+    /// when all are in use.
+    pub fn take(
+        &mut self,
+        slab: &Slab,
+        place: usize,
+        (wanted, block): (u64, u64),
+    ) -> Result<Option<Bounce>, Errno> {
+        if wanted <= BOUNCE_SLOT_BYTES
+            && let Some(bounce) = self.at_place(slab, place)
+        {
+            return Ok(Some(bounce));
+        }
         // Made when memory was short, for smaller blocks.
         let before = self.idle.len();
         self.idle.retain(|idle| holds_blocks(to_u64(idle.buf.len()), block));
@@ -93,7 +151,9 @@ impl BouncePool {
         let bytes = to_u64(buf.len());
         match slab.adopt(buf) {
             Ok(memory) => {
-                Ok(Some(Bounce { memory, bytes, start: 0, pages, ahead: None, behind: None }))
+                let (base, origin) = (0, Origin::Pool(pages));
+                let (ahead, behind) = (None, None);
+                Ok(Some(Bounce { memory, bytes, base, start: base, origin, ahead, behind }))
             }
             Err(buf) => {
                 self.idle.push(Idle { buf, pages });
@@ -122,10 +182,11 @@ impl BouncePool {
 
     /// Takes a buffer back from a request that has no bio in flight.
     pub fn put(&mut self, slab: &Slab, bounce: &Bounce) {
-        match bounce.leave(slab) {
-            Some(idle) => self.idle.push(idle),
+        match (bounce.origin, bounce.leave(slab)) {
+            (Origin::Place, _) => {}
+            (Origin::Pool(_), Some(idle)) => self.idle.push(idle),
             // Lost with its backend: the kernel may still write to it.
-            None => self.made -= 1,
+            (Origin::Pool(_), None) => self.made -= 1,
         }
     }
 

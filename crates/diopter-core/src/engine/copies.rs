@@ -70,24 +70,24 @@ pub fn place_window(pending: &mut Pending, slab: &Slab) {
         return;
     }
     bounce.ahead = None;
-    let half = bounce.bytes / 2;
+    let [first, second] = bounce.halves();
     if let Some(behind) = bounce.behind
         && is_bounced
-        && length <= half
+        && length <= bounce.bytes / 2
     {
         // Nothing is in the device: also the half that the last window was in is free.
-        if behind.start >= half {
-            bounce.start = 0;
+        if behind.start >= second {
+            bounce.start = first;
             return;
         }
-        if behind.start + behind.range.length() <= half {
-            bounce.start = half;
+        if behind.start + behind.range.length() <= second {
+            bounce.start = second;
             return;
         }
     }
     catch_up(pending, slab);
     if let Some(bounce) = &mut pending.window.bounce {
-        bounce.start = 0;
+        bounce.start = first;
     }
 }
 

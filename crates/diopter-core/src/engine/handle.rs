@@ -21,7 +21,7 @@ use crate::engine::this_thread::{self, ThreadEngine};
 use crate::engine::wait::{Deadline, turn_wait};
 use crate::engine::{admit, event};
 use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
-use crate::limits::{COMPLETION_BUDGET, DEPTH_MAX};
+use crate::limits::{BOUNCE_SLOT_BYTES, COMPLETION_BUDGET, DEPTH_MAX};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use crate::sync::Arc;
@@ -330,11 +330,12 @@ impl Engine {
         self.core().table.unreturned()
     }
 
-    /// Bios in the device, and memories lent or adopted: both 0 once every result has been taken.
+    /// Bios in the device, and memories lent or adopted for requests: both 0 once every result has
+    /// been taken.
     #[must_use]
     pub fn held(&self) -> (u32, usize) {
         let core = self.core();
-        (core.flight.slab.held(), core.flight.slab.memories())
+        (core.flight.slab.held(), core.flight.slab.memories() - core.pool.kept())
     }
 
     /// Returns the depth that was found for large bios. If the policy is
@@ -431,7 +432,8 @@ pub fn start_at(
     let range = admitted.range;
     let spot = request.memory.as_ref().and_then(|buf| {
         let address = buf.as_ptr().addr();
-        single_spot(target, (request.op, admitted), address, &core.policies)
+        let memory_at = (address, BOUNCE_SLOT_BYTES);
+        single_spot(target, (request.op, admitted), memory_at, &core.policies)
     });
     let spot = spot.filter(|_| !core.flight.is_too_large_to_poll(target, range.length()));
     let memory = match request.memory.take().map(|buf| core.flight.slab.adopt(buf)) {

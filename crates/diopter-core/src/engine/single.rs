@@ -1,7 +1,10 @@
-//! The fast path: a request that is one aligned, direct bio, from admission to its result. What it
-//! cannot do it leaves to the phases.
+//! The fast path: a request that is one aligned, direct bio, from admission to its result. Of a
+//! queued one that is small, the memory may be misaligned: its bio moves the bytes of a bounce
+//! buffer. What the fast path cannot do it leaves to the phases.
 
-use diopter_os::{BioDraft, BioResult, BioSpec, Errno, LentOnce, Op, OpenObject, RwFlags, Span};
+use diopter_os::{
+    BioDraft, BioResult, BioSpec, Errno, LentOnce, MemoryId, Op, OpenObject, RwFlags, Slab, Span,
+};
 
 use crate::backend::LentBio;
 use crate::bio::pieces;
@@ -14,37 +17,41 @@ use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::extent::ExtentState;
 use crate::limits::BIO_BYTES_MAX;
-use crate::outcome::{Outcome, RangeState, Route};
+use crate::outcome::{Outcome, RangeState};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::sync::Arc;
-use crate::units::{Bytes, FileRange, is_aligned, to_u32, to_u64};
+use crate::units::{Bytes, FileRange, is_aligned, to_u32, to_u64, to_usize};
 
 /// Where the one bio of a request goes that is a single one.
 #[derive(Clone, Copy)]
 pub(crate) struct Spot<'t> {
     pub(crate) object: &'t OpenObject,
     pub(crate) offset: u64,
+    /// Its memory is misaligned: the bio needs a bounce buffer.
+    pub(crate) is_bounced: bool,
 }
 
-/// The bio of an aligned request that is a single one, as the phases would build it. The memory is
-/// one range, so only its address is needed.
+/// The bio of a request that is a single one, as the phases would build it. The memory is one
+/// range, so only its address is needed. Misaligned memory is for requests of up to `bounced_max`
+/// bytes.
 #[inline(always)]
 pub(crate) fn single_spot<'t>(
     target: &'t Target,
     (op, admitted): (RequestOp, Admitted),
-    address: usize,
+    (address, bounced_max): (usize, u64),
     policies: &Policies,
 ) -> Option<Spot<'t>> {
     let Admitted { range, is_plain } = admitted;
     let is_one = !range.is_empty() && range.length() <= u64::from(BIO_BYTES_MAX);
-    if !is_one || !is_aligned(to_u64(address), target.blocks.memory) {
+    let is_bounced = !is_aligned(to_u64(address), target.blocks.memory);
+    if !is_one || (is_bounced && range.length() > bounced_max) {
         return None;
     }
     if is_plain {
-        return Some(Spot { object: target.first(), offset: range.start() });
+        return Some(Spot { object: target.first(), offset: range.start(), is_bounced });
     }
-    mapped_spot(target, (op, range), policies)
+    mapped_spot(target, (op, range), is_bounced, policies)
 }
 
 /// The same where the bytes may lie elsewhere, or more is to be done.
@@ -52,6 +59,7 @@ pub(crate) fn single_spot<'t>(
 fn mapped_spot<'t>(
     target: &'t Target,
     (op, range): (RequestOp, FileRange),
+    is_bounced: bool,
     policies: &Policies,
 ) -> Option<Spot<'t>> {
     let is_write = op == RequestOp::Write;
@@ -75,19 +83,23 @@ fn mapped_spot<'t>(
     let moves = extent.state == ExtentState::Mapped || (!is_write && extent.state.has_bytes());
     let is_one = extent.range == range && moves;
     let object = target.direct(extent.object);
-    is_one.then_some(Spot { object, offset: extent.object_offset.get() })
+    is_one.then_some(Spot { object, offset: extent.object_offset.get(), is_bounced })
 }
 
 /// The bio at a [`Spot`].
 #[inline(always)]
-pub(crate) fn single_spec<'t>(target: &Target, order: &Order, spot: Spot<'t>) -> BioDraft<'t> {
+fn single_spec<'t>(
+    target: &Target,
+    order: &Order,
+    spot: Spot<'t>,
+    (memory, start): (MemoryId, u64),
+) -> BioDraft<'t> {
     let (op, flags) = if order.op == RequestOp::Write {
         (Op::Write, order.flags.with(target.access.durability))
     } else {
         (Op::Read, order.flags)
     };
-    let memory = order.memory.expect("reads and writes have memory");
-    let span = Some(Span::new(memory, 0, to_u32(order.range.length())));
+    let span = Some(Span::new(memory, to_usize(start), to_u32(order.range.length())));
     BioSpec { op, object: spot.object, offset: spot.offset, span, flags }
 }
 
@@ -108,9 +120,9 @@ impl Core {
             LentOnce::Fill(_) => (RequestOp::Read, flags),
             LentOnce::Take(_) => (RequestOp::Write, flags.with(target.access.durability)),
         };
-        let address = memory.address();
-        let spot = single_spot(target, (op, admitted), address, &self.policies)?;
-        let Spot { object, offset } = spot;
+        let memory_at = (memory.address(), 0);
+        let spot = single_spot(target, (op, admitted), memory_at, &self.policies)?;
+        let Spot { object, offset, .. } = spot;
         let bio = LentBio { object, offset, flags, memory };
         let result = if op == RequestOp::Write {
             let inode_lock = target.inode_lock();
@@ -158,6 +170,9 @@ impl Core {
             return false;
         }
         let pending = &mut self.table.entries[place];
+        if pending.is_bounced {
+            end_bounced(pending, &self.flight.slab);
+        }
         if pending.is_discarded() || self.completer.is_watching {
             pending.end_single();
             self.file_finished(place);
@@ -180,6 +195,7 @@ impl Core {
         self.table.free.push(place);
         let pending = &mut self.table.entries[place];
         let (range, memory) = (pending.range, pending.memory.take());
+        let route = pending.route_of_single();
         FinishedRequest {
             id: RequestId(std::mem::take(&mut pending.id)),
             op: pending.op,
@@ -187,7 +203,7 @@ impl Core {
             memory: memory.and_then(|memory| self.flight.slab.release(memory)),
             result: Ok(Bytes::new(range.length())),
             outcome: Outcome::whole(range, RangeState::Done),
-            route: Route::all_direct(range.length()),
+            route,
             timing: Some(pending.timing),
         }
     }
@@ -206,6 +222,14 @@ fn begin(core: &mut Core, place: usize, target: &Target, order: &Order, spot: Sp
         return false;
     }
     let pending = &mut core.table.entries[place];
+    let memory = order.memory.expect("reads and writes have memory");
+    let mut its = (memory, 0);
+    if spot.is_bounced {
+        let Some(bounce) = core.pool.at_place(&flight.slab, place) else { return false };
+        its = (bounce.memory, bounce.start);
+        pending.window.bounce = Some(bounce);
+        pending.is_bounced = true;
+    }
     if order.op == RequestOp::Write {
         let (inode_lock, start) = (target.inode_lock(), order.range.start());
         let Some(pass) = inode_lock.try_lock_shared(target.touched(order.range), core.shard) else {
@@ -218,9 +242,24 @@ fn begin(core: &mut Core, place: usize, target: &Target, order: &Order, spot: Sp
         pending.hold = Some(pass);
     }
     pending.state = State::Single;
-    let spec = single_spec(target, order, spot);
+    if spot.is_bounced && order.op == RequestOp::Write {
+        flight.slab.copy((memory, 0), (its.0, to_usize(its.1)), to_usize(order.range.length()));
+    }
+    let spec = single_spec(target, order, spot, its);
     flight.add_single(place, pending, spec, share.is_some());
     true
+}
+
+/// The bytes that a read left in its bounce buffer go to the caller's memory. The buffer is the
+/// place's own and needs no return.
+#[inline(never)]
+fn end_bounced(pending: &mut Pending, slab: &Slab) {
+    let bounce = pending.window.bounce.take().expect("taken when its bio was built");
+    if pending.op == RequestOp::Read {
+        let memory = pending.memory.expect("reads and writes have memory");
+        let from = (bounce.memory, to_usize(bounce.start));
+        slab.copy(from, (memory, 0), to_usize(pending.range.length()));
+    }
 }
 
 /// Returns the result of a request of a single bio; `None` if there is more to do.

@@ -51,7 +51,7 @@ impl Core {
                 }
                 State::NextWindow => {
                     let (slab, pool) = (&self.flight.slab, &mut self.pool);
-                    window::open(pending, target, slab, pool, &self.policies)
+                    window::open((place, pending), target, slab, pool, &self.policies)
                 }
                 State::In(phase) => match self.serve(phase, place, target) {
                     ControlFlow::Continue(next) => next,

@@ -19,6 +19,7 @@ use crate::map::Identity;
 use crate::policy::Policies;
 use crate::request::{Request, RequestId};
 use crate::sync::Arc;
+use crate::units::Bytes;
 
 const LONG: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
@@ -252,6 +253,36 @@ fn a_scope_waits_for_what_is_dropped_or_forgotten_and_for_a_panic() {
     assert_eq!((engine.in_flight(), engine.held()), (0, (0, 0)));
     let is_filled = |memory: &[u8; 4096]| memory.iter().all(|byte| *byte != 255);
     assert!(memories[..3].iter().all(is_filled), "each read has completed");
+}
+
+#[test]
+fn small_requests_with_misaligned_memory_are_in_the_device_together() {
+    const BYTES: usize = 4096;
+    let (engine, target, world) = queued(u32::MAX);
+    let mut memory = vec![255; 65 * BYTES];
+    let skew = memory.as_ptr().align_offset(512) + 1;
+    let memory = &mut memory[skew..][..64 * BYTES];
+    engine.scope(|scope| {
+        let mut blocks = memory.chunks_exact_mut(BYTES).zip(0_u64..);
+        let start = |(block, n): (_, u64)| scope.read(&target, block, n * 4096).expect("admitted");
+        let reads: Vec<_> = blocks.by_ref().map(start).collect();
+        engine.tick();
+        assert_eq!(engine.held().0, 64, "none waits for another one's bounce buffer");
+        for read in reads {
+            let done = read.wait();
+            assert_eq!((done.route.bounced, done.result.ok()), (4096, Some(Bytes::new(4096))));
+        }
+    });
+    let expected: Vec<u8> = (0..64 * BYTES).map(byte_at).collect();
+    assert!(*memory == expected);
+    engine.scope(|scope| {
+        let block = &memory[BYTES..2 * BYTES];
+        let done = scope.write(&target, block, 0).expect("admitted").wait();
+        assert_eq!((done.route.bounced, done.result.ok()), (4096, Some(Bytes::new(4096))));
+    });
+    let written = world.with_disk(0, |disk| disk.live()[..2 * BYTES].to_vec());
+    assert!(written == expected[BYTES..2 * BYTES].repeat(2));
+    assert_eq!((engine.in_flight(), engine.held()), (0, (0, 0)));
 }
 
 #[test]

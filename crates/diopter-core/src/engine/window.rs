@@ -17,7 +17,7 @@ use crate::units::{FileRange, align_down, is_aligned, to_u32, to_u64, to_usize};
 
 /// Opens the next window, if there is one, and readies its memory.
 pub fn open(
-    pending: &mut Pending,
+    (place, pending): (usize, &mut Pending),
     target: &Target,
     slab: &Slab,
     pool: &mut BouncePool,
@@ -44,7 +44,7 @@ pub fn open(
     }
     let block = pending.block(target);
     if matches!(window.way, Way::Bounced(_)) && pending.window.bounce.is_none() {
-        match pool.take(slab, pending.range.blocks(block).length(), block) {
+        match pool.take(slab, place, (pending.range.blocks(block).length(), block)) {
             Ok(Some(bounce)) => pending.window.bounce = Some(bounce),
             // Every buffer is in use by a request that will give it back.
             Ok(None) => return Next::Wait(None),

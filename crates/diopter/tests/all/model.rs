@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::engine::{DepthPolicy, MergePolicy, SubmitPolicy};
+use bytes::BytesMut;
+use diopter::engine::{AnyBuf, DepthPolicy, MergePolicy, SubmitPolicy};
 use diopter::{
     Errno, FileRange, FinishedRequest, IoBuf, Policies, RangeOutcome, RangeState, Request,
     RequestId, RequestOp, RwFlags,
@@ -48,6 +49,7 @@ struct Run {
     prng: Prng,
     /// Which writes are durable by their own flag.
     durability: Prng,
+    placement: Prng,
     /// Flags of every write.
     every_write: RwFlags,
     world: World,
@@ -186,6 +188,7 @@ impl Run {
         Run {
             prng,
             durability,
+            placement: root.fork("placement"),
             every_write: flag,
             world,
             striping,
@@ -258,16 +261,24 @@ impl Run {
         FileRange::new(start, end)
     }
 
+    /// At an address that direct I/O takes, or at one that it does not.
+    fn memory(&mut self, length: usize) -> AnyBuf {
+        if self.placement.one_in(3) {
+            return AnyBuf::new(BytesMut::zeroed(length + 1).split_off(1));
+        }
+        AnyBuf::new(IoBuf::new(length).expect("memory"))
+    }
+
     fn start_one(&mut self) {
         let draw = self.prng.below(20);
         let range = self.range();
         let length = usize::try_from(range.length()).expect("small");
-        let mut memory = IoBuf::new(length).expect("memory");
+        let mut memory = self.memory(length);
         let (mut request, op) = match draw {
             0 => (Request::sync_data(), RequestOp::SyncData),
             1..=8 => (Request::read(range.start(), memory), RequestOp::Read),
             _ => {
-                memory.fill(self.next_tag);
+                memory.get_mut().expect("no other owner").fill(self.next_tag);
                 (Request::write(range.start(), memory), RequestOp::Write)
             }
         };
