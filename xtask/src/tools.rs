@@ -29,10 +29,24 @@ pub const BOOK: Tool = Tool {
 };
 
 /// Random operations on a file. It runs for long, so it is optimised.
-pub const FSX: Tool = Tool { is_optimised: true, ..Tool::new("fsx", "0.3.2", None) };
+pub const FSX: Tool =
+    Tool { is_optimised: true, ..Tool::new("fsx", "0.3.2", Some(Capability::Fsx)) };
 pub const PJDFSTEST: Tool = Tool::new("pjdfstest", "0.2.2", None);
 
-const TOOLS: [Tool; 4] = [DENY, HACK, PUBLIC_API, BOOK];
+const TOOLS: [Tool; 5] = [DENY, HACK, PUBLIC_API, BOOK, FSX];
+
+/// A module of Python from PyPI, without what it depends on.
+struct Module {
+    name: &'static str,
+    version: &'static str,
+    capability: Capability,
+}
+
+/// All in one directory, which tests add to Python's path.
+const MODULES: [Module; 2] = [
+    Module { name: "duckdb", version: "2.0.0", capability: Capability::Duckdb },
+    Module { name: "pgserver", version: "0.1.4", capability: Capability::Pgserver },
+];
 
 /// Installs the tools of these capabilities where they are missing. A failure is a message here,
 /// and a missing capability later.
@@ -41,6 +55,11 @@ pub fn provide(wanted: &[Capability]) {
         |tool: &&Tool| tool.capability.is_some_and(|capability| wanted.contains(&capability));
     for tool in TOOLS.iter().filter(is_wanted) {
         if let Err(error) = tool.ensure() {
+            println!("{error}");
+        }
+    }
+    for module in MODULES.iter().filter(|module| wanted.contains(&module.capability)) {
+        if let Err(error) = module.ensure() {
             println!("{error}");
         }
     }
@@ -62,8 +81,40 @@ fn add_miri() {
 
 /// Returns why the tool of a capability is missing, if so; `None` for other capabilities.
 pub fn probe(capability: Capability) -> Option<Result<(), String>> {
+    if let Some(module) = MODULES.iter().find(|module| module.capability == capability) {
+        let why = format!("the module {} of Python is not installed", module.name);
+        return Some(module.is_there().then_some(()).ok_or(why));
+    }
     let tool = TOOLS.iter().find(|tool| tool.capability == Some(capability))?;
     Some(tool.program().map(drop))
+}
+
+impl Module {
+    fn dir() -> PathBuf {
+        repo::target_dir().join("tools/python")
+    }
+
+    /// True once the installed files are complete: pip writes the description last.
+    fn is_there(&self) -> bool {
+        let Module { name, version, .. } = self;
+        Module::dir().join(format!("{name}-{version}.dist-info")).is_dir()
+    }
+
+    /// Installs the pinned version where it is missing.
+    fn ensure(&self) -> Result<(), String> {
+        if self.is_there() {
+            return Ok(());
+        }
+        let python = repo::tool("python3").ok_or("python3 is not installed")?;
+        let mut command = Command::new(python);
+        command.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]);
+        command.args(["--disable-pip-version-check", "--root-user-action=ignore", "--target"]);
+        command.arg(Module::dir()).arg(format!("{}=={}", self.name, self.version));
+        println!("installing: {}", run::shown(&command));
+        repo::output_of(&mut command)
+            .map_err(|error| format!("{} does not install: {error}", self.name))?;
+        Ok(())
+    }
 }
 
 impl Tool {
@@ -147,6 +198,10 @@ mod tests {
             let capability = tool.capability.expect("a lane needs it");
             assert_eq!(tool.name, capability.name());
             assert!(probe(capability).is_some());
+        }
+        for module in MODULES {
+            assert_eq!(module.name, module.capability.name());
+            assert!(probe(module.capability).is_some());
         }
         assert_eq!(probe(Capability::Loop), None);
     }

@@ -384,6 +384,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
+        uses: &[Capability::Btrfs, Capability::Fsx, Capability::Duckdb, Capability::Pgserver],
         ..plain("run", 170, &[test(&["test", "-p", "diopter-preload", "--test", "all"])])
     },
     Lane {

@@ -8,7 +8,7 @@ use diopter_testkit::env::{Capability, is_soak, seed, skip, tried};
 use diopter_testkit::files;
 use diopter_testkit::machine::{FileSystem, Loop, Mount, loop_missing, run};
 
-use crate::support::{compiled, dio_run, text};
+use crate::support::{compiled, dio_run, text, tools};
 
 /// Operations of one run of fsx, and of a long one.
 const OPERATIONS: u64 = 3000;
@@ -45,11 +45,12 @@ copy_file_range = ";
 
 /// Returns fsx, if it is installed.
 fn fsx() -> Option<PathBuf> {
-    let own = files::on_disk().ancestors().nth(2).map(|target| target.join("tools/bin/fsx"));
-    let mut places = own.into_iter().chain([PathBuf::from("fsx")]);
+    let entries = fs::read_dir(tools()).into_iter().flatten().flatten();
+    let own = entries.map(|entry| entry.path().join("bin/fsx"));
+    let mut places = own.chain([PathBuf::from("fsx")]);
     let found = places.find(|fsx| Command::new(fsx).arg("--version").output().is_ok());
     if found.is_none() {
-        skip(Capability::Fsx, "fsx is not installed: cargo install --root target/tools fsx");
+        skip(Capability::Fsx, "fsx is not installed: cargo install fsx");
     }
     found
 }

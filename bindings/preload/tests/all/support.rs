@@ -45,7 +45,7 @@ pub fn dio_run(options: &[&str]) -> Command {
 
 /// Returns a command that runs these words, without or with `dio run`.
 pub fn command(options: Option<&[&str]>, words: &[&str]) -> Command {
-    match options {
+    let mut command = match options {
         None => {
             let mut command = Command::new(words[0]);
             command.args(&words[1..]);
@@ -56,7 +56,15 @@ pub fn command(options: Option<&[&str]>, words: &[&str]) -> Command {
             command.args(words);
             command
         }
-    }
+    };
+    // Where the lane installs modules of Python.
+    command.env("PYTHONPATH", tools().join("python"));
+    command
+}
+
+/// Returns where the lane installs programs.
+pub fn tools() -> PathBuf {
+    files::on_disk().ancestors().nth(2).expect("below the target directory").join("tools")
 }
 
 /// Returns both outputs as text.
@@ -91,7 +99,7 @@ pub fn compiled(name: &str, options: &[&str]) -> Option<PathBuf> {
 
 /// Returns true if a program runs with these words; prints a skip if not.
 pub fn has(capability: Capability, words: &[&str]) -> bool {
-    let output = Command::new(words[0]).args(&words[1..]).output();
+    let output = command(None, words).output();
     let why = match output {
         Ok(output) if output.status.success() => return true,
         Ok(output) => text(&output),
