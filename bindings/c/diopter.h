@@ -197,6 +197,16 @@ int dpt_file_open(const char *path,
                   const struct dpt_file_options *options,
                   struct dpt_file **file);
 
+// Makes a file of a descriptor that is open, of a regular file or a block device.
+//
+// The file is open for what the descriptor is open for, with its O_APPEND, O_DSYNC and O_SYNC. fd
+// stays the caller's, and may be closed: the file has a duplicate of it, and a second description
+// where fd lacks O_DIRECT, which needs the permissions of an open and /proc. When the file is
+// closed, the kernel releases the POSIX locks that the process holds on it.
+//
+// Returns 0 and stores the file in *file, or returns a negative errno.
+int dpt_file_from_fd(int fd, struct dpt_file **file);
+
 // Closes a file. Does not flush it. Requests of queues that are in flight go on.
 //
 // No other call may use the file at the same time, nor later. Returns 0 or a negative errno.

@@ -83,6 +83,26 @@ pub unsafe extern "C" fn dpt_file_open(
     })
 }
 
+/// Makes a file of a descriptor that is open, of a regular file or a block device.
+///
+/// The file is open for what the descriptor is open for, with its O_APPEND, O_DSYNC and O_SYNC. fd
+/// stays the caller's, and may be closed: the file has a duplicate of it, and a second description
+/// where fd lacks O_DIRECT, which needs the permissions of an open and /proc. When the file is
+/// closed, the kernel releases the POSIX locks that the process holds on it.
+///
+/// Returns 0 and stores the file in *file, or returns a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dpt_file_from_fd(fd: c_int, file: *mut *mut dpt_file) -> c_int {
+    call_int(|| {
+        check_result(file, "file")?;
+        let opened = handle::open(file::of_descriptor(fd)?);
+        // SAFETY: checked to be neither null nor misaligned; the caller promises that it may be
+        // written.
+        unsafe { file.write(opened.cast_mut().cast()) };
+        Ok(0)
+    })
+}
+
 /// Closes a file. Does not flush it. Requests of queues that are in flight go on.
 ///
 /// No other call may use the file at the same time, nor later. Returns 0 or a negative errno.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -70,6 +71,20 @@ pub fn open(path: &[u8], flags: c_int, mode: mode_t, more: u64) -> Result<OpenFi
         None => options.open(path)?,
     };
     Ok(OpenFile(file))
+}
+
+/// Takes a duplicate of a descriptor, as dpt_file_from_fd() does.
+pub fn of_descriptor(fd: c_int) -> Result<OpenFile> {
+    // SAFETY: no memory is passed. The call fails for a number without a descriptor.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    if copy < 0 {
+        let error = std::io::Error::last_os_error();
+        let errno = error.raw_os_error().unwrap_or(libc::EBADF);
+        return Err(Failure::new(errno, format!("dpt_file_from_fd: descriptor {fd}: {error}")));
+    }
+    // SAFETY: a new descriptor, which nothing else has.
+    let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+    Ok(OpenFile(File::try_from(copy)?))
 }
 
 fn options_of(flags: c_int, mode: mode_t, more: u64) -> Result<OpenOptions> {

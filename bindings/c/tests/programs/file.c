@@ -68,6 +68,15 @@ static void flags(void)
     CHECK(stat("new", &facts) == 0 && (facts.st_mode & 0777) == 0600);
     CHECK(dpt_file_close(file) == 0);
     REFUSED(dpt_file_open("new", O_RDWR | O_CREAT | O_EXCL, 0600, NULL, &file), EEXIST);
+    int fd = open("flags", O_RDWR | O_APPEND);
+    CHECK(fd >= 0 && dpt_file_from_fd(fd, &file) == 0 && close(fd) == 0);
+    CHECK(dpt_pwrite(file, "appended", 8, 0) == 8 && dpt_file_size(file) == 14);
+    CHECK(dpt_pread(file, bytes, 14, 0) == 14 && memcmp(bytes, "sharedappended", 14) == 0);
+    CHECK(dpt_file_close(file) == 0);
+    fd = open("flags", O_RDONLY);
+    CHECK(fd >= 0 && dpt_file_from_fd(fd, &file) == 0);
+    REFUSED(dpt_pwrite(file, "x", 1, 0), EBADF);
+    CHECK(dpt_file_close(file) == 0 && read(fd, bytes, 6) == 6 && close(fd) == 0);
     CHECK(symlink("new", "link") == 0);
     REFUSED(dpt_file_open("link", O_RDONLY | O_NOFOLLOW, 0, NULL, &file), ELOOP);
 }

@@ -6,6 +6,7 @@
 #include "check.h"
 
 #include <limits.h>
+#include <unistd.h>
 
 static void each_file_call(struct dpt_file *file, int number)
 {
@@ -68,6 +69,13 @@ static void opening(void)
     options.known.flags = DPT_FILE_IMAGE;
     REFUSED(dpt_file_open("data::/inside", O_RDONLY, 0, &options.known, &file), EINVAL);
     CHECK(strstr(dpt_strerror_detail(), "file system") != NULL);
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    REFUSED(dpt_file_from_fd(-1, &file), EBADF);
+    REFUSED(dpt_file_from_fd(0, NULL), EINVAL);
+    REFUSED(dpt_file_from_fd(ends[0], &file), EINVAL);
+    CHECK(fcntl(ends[0], F_GETFD) != -1);
+    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
     options.known.flags = 0;
     CHECK(dpt_file_open("data", O_RDONLY, 0, &options.known, &file) == 0);
     CHECK(dpt_file_close(file) == 0);
