@@ -223,7 +223,7 @@ impl Core {
             // Completed already, and not taken.
             return;
         }
-        if pending.state == State::Single {
+        if pending.state.is_single() {
             self.table.lengthen(place, &mut self.flight);
         }
         let pending = &mut self.table.entries[place];

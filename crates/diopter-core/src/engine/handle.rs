@@ -21,7 +21,7 @@ use crate::engine::this_thread::{self, ThreadEngine};
 use crate::engine::wait::{Deadline, turn_wait};
 use crate::engine::{admit, event};
 use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
-use crate::limits::{BOUNCE_SLOT_BYTES, COMPLETION_BUDGET, DEPTH_MAX};
+use crate::limits::{COMPLETION_BUDGET, DEPTH_MAX};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use crate::sync::Arc;
@@ -432,8 +432,7 @@ pub fn start_at(
     let range = admitted.range;
     let spot = request.memory.as_ref().and_then(|buf| {
         let address = buf.as_ptr().addr();
-        let memory_at = (address, BOUNCE_SLOT_BYTES);
-        single_spot(target, (request.op, admitted), memory_at, &core.policies)
+        single_spot(target, (request.op, admitted), address, &core.policies)
     });
     let spot = spot.filter(|_| !core.flight.is_too_large_to_poll(target, range.length()));
     let memory = match request.memory.take().map(|buf| core.flight.slab.adopt(buf)) {

@@ -96,7 +96,7 @@ impl Core {
             if self.table.entries[place].target.is_none() {
                 continue;
             }
-            if self.table.entries[place].state == State::Single {
+            if self.table.entries[place].state.is_single() {
                 self.table.lengthen(place, &mut self.flight);
             }
             strand_if_held(self, place);

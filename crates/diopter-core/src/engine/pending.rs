@@ -32,10 +32,19 @@ pub(crate) enum State {
     In(Phase),
     /// The one bio of a request that is a single one is in flight.
     Single,
-    /// That bio came back and has moved all its bytes.
+    /// The same, and the bio moves the bytes of the bounce buffer of the request's place.
+    SingleBounced,
+    /// The one bio of a [`State::Single`] came back and has moved all its bytes.
     SingleDone,
     /// The result is ready.
     Ended,
+}
+
+impl State {
+    /// True while the one bio of a request that is a single one is in flight.
+    pub(crate) fn is_single(self) -> bool {
+        matches!(self, State::Single | State::SingleBounced)
+    }
 }
 
 /// The receiver of a request's result.
@@ -202,8 +211,6 @@ pub(crate) struct Pending {
     pub(crate) state: State,
     pub(crate) taker: Taker,
     pub(crate) is_cancelled: bool,
-    /// It is a single bio through a bounce buffer.
-    pub(crate) is_bounced: bool,
     /// In the engine's list of those that could not continue.
     pub(crate) is_waiting: bool,
     /// Bios that did not come back yet.
@@ -235,7 +242,6 @@ impl Pending {
             state: State::Ended,
             taker: Taker::Later,
             is_cancelled: false,
-            is_bounced: false,
             is_waiting: false,
             outstanding: 0,
             hold: None,
@@ -290,14 +296,12 @@ impl Pending {
         self.flags = order.flags;
         self.taker = order.taker;
         self.is_cancelled = false;
-        self.is_bounced = false;
         self.is_waiting = false;
         self.timing = Timing::default();
     }
 
     /// Readies it for its first phase; vectors keep their capacity.
     pub(crate) fn go_long(&mut self, target: &Target) {
-        self.is_bounced = false;
         self.state = match self.op {
             RequestOp::Read => State::NextWindow,
             RequestOp::Write => State::AwaitsLock,
@@ -322,25 +326,18 @@ impl Pending {
     #[cold]
     pub(crate) fn end_single(&mut self) {
         self.at = self.range.end();
-        self.report.route = self.route_of_single();
+        self.report.route = Route::all_direct(self.range.length());
         self.report.failure = None;
         self.durability = Durability::ByItsBio;
         self.state = State::Ended;
     }
 
-    /// The path that the bytes of a single one took.
-    #[inline(always)]
-    pub(crate) fn route_of_single(&self) -> Route {
-        let bytes = self.range.length();
-        if self.is_bounced { Route::all_bounced(bytes) } else { Route::all_direct(bytes) }
-    }
-
     /// A single one whose bio did not move all its bytes: from here on it is a request whose only
     /// window is built, direct or through the bounce buffer that it has.
     pub(crate) fn take_the_long_way(&mut self, target: &Target) {
-        let its_way = match self.is_bounced {
-            true => Way::Bounced(DetourReason::MisalignedMemory),
-            false => Way::Direct,
+        let its_way = match self.state {
+            State::SingleBounced => Way::Bounced(DetourReason::MisalignedMemory),
+            _ => Way::Direct,
         };
         self.go_long(target);
         let WindowState { range, way, span, queues, is_built, .. } = &mut self.window;

@@ -157,7 +157,10 @@ impl Core {
     /// A bio of a request came back that may have others, or more to do.
     #[inline(never)]
     fn note_end(&mut self, place: usize, id: BioId, result: BioResult) {
-        if self.table.entries[place].state == State::Single {
+        if self.end_bounced(place, result) {
+            return;
+        }
+        if self.table.entries[place].state.is_single() {
             self.table.lengthen(place, &mut self.flight);
         }
         let pending = &mut self.table.entries[place];

@@ -1,9 +1,9 @@
-//! The fast path: a request that is one aligned, direct bio, from admission to its result. Of a
-//! queued one that is small, the memory may be misaligned: its bio moves the bytes of a bounce
-//! buffer. What the fast path cannot do it leaves to the phases.
+//! The fast path: a request that is one aligned, direct bio, from admission to its result; and a
+//! small queued one whose memory alone is misaligned, with a bounce buffer. What the fast path
+//! cannot do it leaves to the phases.
 
 use diopter_os::{
-    BioDraft, BioResult, BioSpec, Errno, LentOnce, MemoryId, Op, OpenObject, RwFlags, Slab, Span,
+    BioDraft, BioResult, BioSpec, Errno, LentOnce, MemoryId, Op, OpenObject, RwFlags, Span,
 };
 
 use crate::backend::LentBio;
@@ -16,8 +16,8 @@ use crate::engine::report::is_again;
 use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::extent::ExtentState;
-use crate::limits::BIO_BYTES_MAX;
-use crate::outcome::{Outcome, RangeState};
+use crate::limits::{BIO_BYTES_MAX, BOUNCE_SLOT_BYTES};
+use crate::outcome::{Outcome, RangeState, Route};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::sync::Arc;
@@ -28,30 +28,26 @@ use crate::units::{Bytes, FileRange, is_aligned, to_u32, to_u64, to_usize};
 pub(crate) struct Spot<'t> {
     pub(crate) object: &'t OpenObject,
     pub(crate) offset: u64,
-    /// Its memory is misaligned: the bio needs a bounce buffer.
-    pub(crate) is_bounced: bool,
 }
 
-/// The bio of a request that is a single one, as the phases would build it. The memory is one
-/// range, so only its address is needed. Misaligned memory is for requests of up to `bounced_max`
-/// bytes.
+/// The bio of an aligned request that is a single one, as the phases would build it. The memory is
+/// one range, so only its address is needed.
 #[inline(always)]
 pub(crate) fn single_spot<'t>(
     target: &'t Target,
     (op, admitted): (RequestOp, Admitted),
-    (address, bounced_max): (usize, u64),
+    address: usize,
     policies: &Policies,
 ) -> Option<Spot<'t>> {
     let Admitted { range, is_plain } = admitted;
     let is_one = !range.is_empty() && range.length() <= u64::from(BIO_BYTES_MAX);
-    let is_bounced = !is_aligned(to_u64(address), target.blocks.memory);
-    if !is_one || (is_bounced && range.length() > bounced_max) {
+    if !is_one || !is_aligned(to_u64(address), target.blocks.memory) {
         return None;
     }
     if is_plain {
-        return Some(Spot { object: target.first(), offset: range.start(), is_bounced });
+        return Some(Spot { object: target.first(), offset: range.start() });
     }
-    mapped_spot(target, (op, range), is_bounced, policies)
+    mapped_spot(target, (op, range), policies)
 }
 
 /// The same where the bytes may lie elsewhere, or more is to be done.
@@ -59,7 +55,6 @@ pub(crate) fn single_spot<'t>(
 fn mapped_spot<'t>(
     target: &'t Target,
     (op, range): (RequestOp, FileRange),
-    is_bounced: bool,
     policies: &Policies,
 ) -> Option<Spot<'t>> {
     let is_write = op == RequestOp::Write;
@@ -83,7 +78,7 @@ fn mapped_spot<'t>(
     let moves = extent.state == ExtentState::Mapped || (!is_write && extent.state.has_bytes());
     let is_one = extent.range == range && moves;
     let object = target.direct(extent.object);
-    is_one.then_some(Spot { object, offset: extent.object_offset.get(), is_bounced })
+    is_one.then_some(Spot { object, offset: extent.object_offset.get() })
 }
 
 /// The bio at a [`Spot`].
@@ -92,14 +87,14 @@ fn single_spec<'t>(
     target: &Target,
     order: &Order,
     spot: Spot<'t>,
-    (memory, start): (MemoryId, u64),
+    (memory, start): (MemoryId, usize),
 ) -> BioDraft<'t> {
     let (op, flags) = if order.op == RequestOp::Write {
         (Op::Write, order.flags.with(target.access.durability))
     } else {
         (Op::Read, order.flags)
     };
-    let span = Some(Span::new(memory, to_usize(start), to_u32(order.range.length())));
+    let span = Some(Span::new(memory, start, to_u32(order.range.length())));
     BioSpec { op, object: spot.object, offset: spot.offset, span, flags }
 }
 
@@ -120,9 +115,9 @@ impl Core {
             LentOnce::Fill(_) => (RequestOp::Read, flags),
             LentOnce::Take(_) => (RequestOp::Write, flags.with(target.access.durability)),
         };
-        let memory_at = (memory.address(), 0);
-        let spot = single_spot(target, (op, admitted), memory_at, &self.policies)?;
-        let Spot { object, offset, .. } = spot;
+        let address = memory.address();
+        let spot = single_spot(target, (op, admitted), address, &self.policies)?;
+        let Spot { object, offset } = spot;
         let bio = LentBio { object, offset, flags, memory };
         let result = if op == RequestOp::Write {
             let inode_lock = target.inode_lock();
@@ -153,7 +148,9 @@ impl Core {
         let id = self.next_id;
         self.next_id = id_after(id);
         self.table.entries[place].occupy(id, self.table.targets.enter(target), order);
-        if spot.is_some_and(|spot| begin(self, place, target, order, spot)) {
+        if spot.is_some_and(|spot| begin_aligned(self, place, target, order, spot))
+            || (spot.is_none() && self.begin_bounced(place, target, order))
+        {
             return place;
         }
         self.table.entries[place].go_long(target);
@@ -163,6 +160,61 @@ impl Core {
         place
     }
 
+    /// Builds the bio of a small queued request whose memory alone is misaligned; false for any
+    /// other.
+    #[inline(never)]
+    fn begin_bounced(&mut self, place: usize, target: &Target, order: &Order) -> bool {
+        let length = order.range.length();
+        let Some(memory) = order.memory else { return false };
+        let is_small = length > 0 && length <= BOUNCE_SLOT_BYTES;
+        if order.taker == Taker::BlockedCaller
+            || !is_small
+            || self.flight.is_too_large_to_poll(target, length)
+            || !self.is_misaligned(target, memory, length)
+        {
+            return false;
+        }
+        let spot = mapped_spot(target, (order.op, order.range), &self.policies);
+        let bounce = self.pool.at_place(&self.flight.slab, place);
+        let (Some(spot), Some(bounce)) = (spot, bounce) else { return false };
+        let ours = (bounce.memory, to_usize(bounce.start));
+        if !begin(self, place, target, order, (spot, ours)) {
+            return false;
+        }
+        if order.op == RequestOp::Write {
+            self.flight.slab.copy((memory, 0), ours, to_usize(length));
+        }
+        let pending = &mut self.table.entries[place];
+        pending.window.bounce = Some(bounce);
+        pending.state = State::SingleBounced;
+        true
+    }
+
+    fn is_misaligned(&self, target: &Target, memory: MemoryId, length: u64) -> bool {
+        let bits = self.flight.slab.alignment(memory, 0, to_usize(length));
+        !is_aligned(to_u64(bits.addresses), target.blocks.memory)
+    }
+
+    /// Files a request that [`Core::begin_bounced`] built, if its bio moved all its bytes.
+    pub(super) fn end_bounced(&mut self, place: usize, result: BioResult) -> bool {
+        let pending = &mut self.table.entries[place];
+        let length = pending.range.length();
+        if pending.state != State::SingleBounced || result.map_or(0, u64::from) != length {
+            return false;
+        }
+        if pending.op == RequestOp::Read {
+            let bounce = pending.window.bounce.as_ref().expect("its bio was built with it");
+            let memory = pending.memory.expect("a read has memory");
+            let ours = (bounce.memory, to_usize(bounce.start));
+            self.flight.slab.copy(ours, (memory, 0), to_usize(length));
+        }
+        pending.outstanding = 0;
+        pending.end_single();
+        pending.report.route = Route::all_bounced(length);
+        self.file_finished(place);
+        true
+    }
+
     /// Files a queued request whose only bio came back, if that is all there is to do.
     #[inline(always)]
     pub(super) fn end_single(&mut self, place: usize, result: BioResult) -> bool {
@@ -170,9 +222,6 @@ impl Core {
             return false;
         }
         let pending = &mut self.table.entries[place];
-        if pending.is_bounced {
-            end_bounced(pending, &self.flight.slab);
-        }
         if pending.is_discarded() || self.completer.is_watching {
             pending.end_single();
             self.file_finished(place);
@@ -195,7 +244,6 @@ impl Core {
         self.table.free.push(place);
         let pending = &mut self.table.entries[place];
         let (range, memory) = (pending.range, pending.memory.take());
-        let route = pending.route_of_single();
         FinishedRequest {
             id: RequestId(std::mem::take(&mut pending.id)),
             op: pending.op,
@@ -203,15 +251,34 @@ impl Core {
             memory: memory.and_then(|memory| self.flight.slab.release(memory)),
             result: Ok(Bytes::new(range.length())),
             outcome: Outcome::whole(range, RangeState::Done),
-            route,
+            route: Route::all_direct(range.length()),
             timing: Some(pending.timing),
         }
     }
 }
 
+/// As [`begin`], in the caller's memory.
+#[inline(always)]
+fn begin_aligned(
+    core: &mut Core,
+    place: usize,
+    target: &Target,
+    order: &Order,
+    spot: Spot<'_>,
+) -> bool {
+    let memory = order.memory.expect("reads and writes have memory");
+    begin(core, place, target, order, (spot, (memory, 0)))
+}
+
 /// Builds the bio of a request that is a single one; false when that can't be done now.
 #[inline(always)]
-fn begin(core: &mut Core, place: usize, target: &Target, order: &Order, spot: Spot<'_>) -> bool {
+fn begin(
+    core: &mut Core,
+    place: usize,
+    target: &Target,
+    order: &Order,
+    (spot, its): (Spot<'_>, (MemoryId, usize)),
+) -> bool {
     let flight = &mut core.flight;
     if flight.slab.vacancies() == 0 {
         return false;
@@ -222,14 +289,6 @@ fn begin(core: &mut Core, place: usize, target: &Target, order: &Order, spot: Sp
         return false;
     }
     let pending = &mut core.table.entries[place];
-    let memory = order.memory.expect("reads and writes have memory");
-    let mut its = (memory, 0);
-    if spot.is_bounced {
-        let Some(bounce) = core.pool.at_place(&flight.slab, place) else { return false };
-        its = (bounce.memory, bounce.start);
-        pending.window.bounce = Some(bounce);
-        pending.is_bounced = true;
-    }
     if order.op == RequestOp::Write {
         let (inode_lock, start) = (target.inode_lock(), order.range.start());
         let Some(pass) = inode_lock.try_lock_shared(target.touched(order.range), core.shard) else {
@@ -242,24 +301,9 @@ fn begin(core: &mut Core, place: usize, target: &Target, order: &Order, spot: Sp
         pending.hold = Some(pass);
     }
     pending.state = State::Single;
-    if spot.is_bounced && order.op == RequestOp::Write {
-        flight.slab.copy((memory, 0), (its.0, to_usize(its.1)), to_usize(order.range.length()));
-    }
     let spec = single_spec(target, order, spot, its);
     flight.add_single(place, pending, spec, share.is_some());
     true
-}
-
-/// The bytes that a read left in its bounce buffer go to the caller's memory. The buffer is the
-/// place's own and needs no return.
-#[inline(never)]
-fn end_bounced(pending: &mut Pending, slab: &Slab) {
-    let bounce = pending.window.bounce.take().expect("taken when its bio was built");
-    if pending.op == RequestOp::Read {
-        let memory = pending.memory.expect("reads and writes have memory");
-        let from = (bounce.memory, to_usize(bounce.start));
-        slab.copy(from, (memory, 0), to_usize(pending.range.length()));
-    }
 }
 
 /// Returns the result of a request of a single bio; `None` if there is more to do.

@@ -38,7 +38,9 @@ impl Core {
             }
             let pending = &mut self.table.entries[place];
             let next = match state {
-                State::Single | State::SingleDone => return Step::InFlight,
+                State::Single | State::SingleBounced | State::SingleDone => {
+                    return Step::InFlight;
+                }
                 State::Ended => return Step::Ended,
                 State::AwaitsEarlier => Next::Phase(Phase::Sync),
                 State::AwaitsLock if pending.is_cancelled => {
