@@ -1,18 +1,12 @@
 //! The symbols that take the place of libc's. Each turns its arguments into safe values and calls
 //! `calls.rs`. They may be unwound through: libc cancels a thread so, in a call that blocks.
 
-use std::ffi::{c_int, c_uint, c_void};
-use std::io::{IoSlice, IoSliceMut};
-use std::slice;
-
 use libc::{CLOSE_RANGE_UNSHARE, FILE, iovec, off_t, size_t, ssize_t};
+use std::ffi::{c_int, c_uint, c_void};
 
 use crate::calls::{self, Copied, Transfer};
-use crate::memory::{Memory, TRANSFER_MAX};
+use crate::lent::{filled, filled_parts, is_accessible, length_of, taken, taken_parts};
 use crate::{config, real, report};
-
-/// The most segments that the kernel takes (`UIO_MAXIOV`).
-const PARTS_MAX: usize = 1024;
 
 /// Runs when the library is loaded, before `main`.
 #[used]
@@ -40,77 +34,6 @@ static END: extern "C" fn() = {
 /// A write without its own way past the page cache.
 type NoWrite = fn() -> isize;
 
-unsafe fn filled<'a>(buf: *mut c_void, count: size_t) -> Option<Memory<'a>> {
-    if count == 0 || buf.is_null() {
-        return (count == 0).then_some(Memory::Fill(&mut []));
-    }
-    let count = count.min(TRANSFER_MAX);
-    // SAFETY: the program lends `count` bytes at `buf` for the time of its call, to be filled.
-    Some(Memory::Fill(unsafe { slice::from_raw_parts_mut(buf.cast(), count) }))
-}
-
-unsafe fn taken<'a>(buf: *const c_void, count: size_t) -> Option<Memory<'a>> {
-    if count == 0 || buf.is_null() {
-        return (count == 0).then_some(Memory::Take(&[]));
-    }
-    let count = count.min(TRANSFER_MAX);
-    // SAFETY: the program lends `count` bytes at `buf` for the time of its call.
-    Some(Memory::Take(unsafe { slice::from_raw_parts(buf.cast(), count) }))
-}
-
-/// Returns the segments, cut where their sum passes what one call moves; `None` if there are more
-/// than the kernel takes.
-unsafe fn parts(parts: *const iovec, count: c_int) -> Option<Vec<(*mut c_void, usize)>> {
-    let count = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX)?;
-    if count == 0 || parts.is_null() {
-        return (count == 0).then(Vec::new);
-    }
-    // SAFETY: the program lends `count` segments for the time of its call, and the kernel has read
-    // them: it refuses those that it cannot read with another error.
-    let all = unsafe { slice::from_raw_parts(parts, count) };
-    if all.iter().any(|part| isize::try_from(part.iov_len).is_err()) {
-        return None;
-    }
-    let mut room = TRANSFER_MAX;
-    let cut = all.iter().filter(|part| part.iov_len > 0).map(|part| {
-        let length = part.iov_len.min(room);
-        room -= length;
-        (part.iov_base, length)
-    });
-    Some(cut.filter(|(_, length)| *length > 0).collect())
-}
-
-unsafe fn filled_parts<'a>(segments: *const iovec, count: c_int) -> Option<Memory<'a>> {
-    // SAFETY: the caller passes on the program's segments.
-    let all = unsafe { parts(segments, count) }?;
-    let part = |(base, length): (*mut c_void, usize)| {
-        // SAFETY: the program lends each segment's memory for the time of its call, to be filled.
-        IoSliceMut::new(unsafe { slice::from_raw_parts_mut(base.cast(), length) })
-    };
-    Some(Memory::FillParts(all.into_iter().map(part).collect()))
-}
-
-unsafe fn taken_parts<'a>(segments: *const iovec, count: c_int) -> Option<Memory<'a>> {
-    // SAFETY: the caller passes on the program's segments.
-    let all = unsafe { parts(segments, count) }?;
-    let part = |(base, length): (*mut c_void, usize)| {
-        // SAFETY: the program lends each segment's memory for the time of its call.
-        IoSlice::new(unsafe { slice::from_raw_parts(base.cast(), length) })
-    };
-    Some(Memory::TakeParts(all.into_iter().map(part).collect()))
-}
-
-/// Returns the sum of the segments' lengths; 0 for what the kernel refuses.
-unsafe fn length_of(segments: *const iovec, count: c_int) -> usize {
-    let count = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX).unwrap_or(0);
-    if segments.is_null() {
-        return 0;
-    }
-    // SAFETY: the program lends `count` segments for the time of its call.
-    let all = unsafe { slice::from_raw_parts(segments, count) };
-    all.iter().fold(0_usize, |sum, part| sum.saturating_add(part.iov_len))
-}
-
 /// Declares reads into one range of memory.
 macro_rules! reads {
     ($($name:ident($($more:ident: $type:ty),*) at $offset:expr;)*) => {$(
@@ -131,7 +54,7 @@ macro_rules! reads {
                 uncached: None::<NoWrite>,
                 length: || count,
                 // SAFETY: the memory of the program's own call.
-                memory: || unsafe { filled(buf, count) },
+                memory: |reach| unsafe { filled(buf, count, reach) },
             }
             .run()
         }
@@ -171,7 +94,7 @@ macro_rules! writes {
                 }),
                 length: || count,
                 // SAFETY: the memory of the program's own call.
-                memory: || unsafe { taken(buf, count) },
+                memory: |reach| unsafe { taken(buf, count, reach) },
             }
             .run()
         }
@@ -210,7 +133,7 @@ macro_rules! vectored {
                 // SAFETY: the segments of the program's own call.
                 length: || unsafe { length_of(segments, count) },
                 // SAFETY: the segments of the program's own call.
-                memory: || unsafe { $memory(segments, count) },
+                memory: |reach| unsafe { $memory(segments, count, reach) },
             }
             .run()
         }
@@ -307,26 +230,29 @@ pub unsafe extern "C-unwind" fn sendfile64(
 }
 
 /// # Safety
-/// Each offset is null or valid for reading and writing.
+/// Each offset is null or of the program's own call.
 unsafe fn copy(
     (source, source_offset): (c_int, *mut off_t),
     (target, target_offset): (c_int, *mut off_t),
     count: (size_t, bool),
     plain: impl Fn() -> isize,
 ) -> isize {
-    // SAFETY: this function's contract.
-    let mut from = unsafe { source_offset.as_mut() };
-    // SAFETY: this function's contract. The two are not the same variable, or the kernel would read
-    // and write the same offset.
-    let mut to = unsafe { target_offset.as_mut() };
-    let offsets = (from.as_deref().copied(), to.as_deref().copied());
-    let copied = match calls::copy((source, offsets.0), (target, offsets.1), count, plain) {
+    let offset_at = |place: *mut off_t| {
+        if place.is_null() {
+            return Some(None);
+        }
+        // SAFETY: an `off_t` of the program's own call, in memory that was checked.
+        is_accessible(place.cast(), size_of::<off_t>(), true).then(|| Some(unsafe { place.read() }))
+    };
+    let offsets = || offset_at(source_offset).zip(offset_at(target_offset));
+    let copied = match calls::copy((source, target), offsets, count, plain) {
         Copied::ByKernel(moved) => return moved,
         Copied::ByEngine(copied) => copied,
     };
     let moved = calls::result_of(copied);
-    for offset in [&mut from, &mut to].into_iter().flatten() {
-        **offset += i64::try_from(moved).unwrap_or(0).max(0);
+    for place in [source_offset, target_offset].into_iter().filter(|place| !place.is_null()) {
+        // SAFETY: it was read above.
+        unsafe { *place += i64::try_from(moved).unwrap_or(0).max(0) };
     }
     moved
 }

@@ -80,12 +80,20 @@ pub enum Write {
     Behind,
 }
 
-/// Returns the file of a descriptor if it is regular, and large once `length` more bytes are in it.
-pub fn large(fd: BorrowedFd<'_>, length: usize, min_size: u64) -> Option<Stat> {
+/// Returns the file of a descriptor if it is regular, and large once `length` more bytes are in it;
+/// with that length.
+pub fn large(
+    fd: BorrowedFd<'_>,
+    length: impl Fn() -> usize,
+    min_size: u64,
+) -> Option<(Stat, usize)> {
     let stat = rustix::fs::fstat(fd).ok()?;
-    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let length = length();
     let size = size_of(&stat).saturating_add(u64::try_from(length).unwrap_or(0));
-    (is_regular && size >= min_size).then_some(stat)
+    (size >= min_size).then_some((stat, length))
 }
 
 fn size_of(stat: &Stat) -> u64 {

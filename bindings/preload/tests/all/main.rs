@@ -3,6 +3,7 @@
 mod support;
 
 mod descriptors;
+mod edges;
 mod files;
 mod killed;
 mod past_cache;
