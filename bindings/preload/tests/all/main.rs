@@ -8,4 +8,5 @@ mod files;
 mod killed;
 mod past_cache;
 mod refused;
+mod signals;
 mod unaligned;
