@@ -8,5 +8,6 @@ mod files;
 mod killed;
 mod past_cache;
 mod refused;
+mod report;
 mod signals;
 mod unaligned;
