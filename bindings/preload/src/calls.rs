@@ -158,7 +158,8 @@ pub fn before_hidden_close(fd: c_int) {
 }
 
 /// Gives the number `new` to the file of `old` by `plain`. Fails with `EBUSY` if `new` is of the
-/// engine and in use: what it writes at this moment would go to the file of `old`.
+/// engine and in use, as what it writes at this moment would go to the file of `old`; or if the
+/// process has locks on its file, which its close would release.
 pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
     if is_watching()
         && old != new
@@ -188,7 +189,7 @@ pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> 
         return plain(first, last);
     }
     let own = serve(|process| {
-        for fd in open_descriptors().filter(|fd| is_within(*fd, first, last)) {
+        for fd in files::open_descriptors().filter(|fd| is_within(*fd, first, last)) {
             if let Some(borrowed) = descriptor(fd) {
                 end_streams(process, fd, borrowed);
                 let mut files = process.files();
@@ -210,6 +211,13 @@ pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> 
         from = own + 1;
     }
     if from > last { 0 } else { plain(from, last) }
+}
+
+/// Closes the open descriptors from `first` to `last` by `plain`.
+pub fn close_each(first: u32, last: u32, plain: impl Fn(c_int) -> c_int) {
+    for fd in files::open_descriptors().filter(|fd| is_within(*fd, first, last)) {
+        plain(fd);
+    }
 }
 
 /// Copies from file to file at offsets, or at the positions of the descriptors; with `may_send`
@@ -281,19 +289,12 @@ fn is_open(number: c_int) -> bool {
     descriptor(number).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_ok())
 }
 
-/// Returns the descriptors of the process.
-fn open_descriptors() -> impl Iterator<Item = c_int> {
-    let names: Vec<_> =
-        std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().collect();
-    names.into_iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
 fn is_within(fd: c_int, first: u32, last: u32) -> bool {
     u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd))
 }
 
 /// Returns true if a descriptor that is closed may matter here.
-fn is_watching() -> bool {
+pub fn is_watching() -> bool {
     let config = config::get();
     config.is_some_and(|config| files::has_files() || config.all) && !is_serving()
 }

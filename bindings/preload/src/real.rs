@@ -1,7 +1,7 @@
 //! The functions of libc behind the symbols of this library, and the few calls that have
 //! no safe wrapper.
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -23,6 +23,7 @@ macro_rules! next {
         /// # Safety
         /// That of the function of the same name in libc.
         #[allow(clippy::too_many_arguments, reason = "copy_file_range(2) has six")]
+        #[allow(non_snake_case, reason = "the names are libc's")]
         pub unsafe fn $name($($value: $type),*) -> $result {
             static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
             const SYMBOL: &CStr =
@@ -50,9 +51,11 @@ macro_rules! next {
 
 next! {
     read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t;
+    __read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t;
     __read_chk(fd: c_int, buf: *mut c_void, count: size_t, size: size_t) -> ssize_t;
     pread(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t;
     pread64(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t;
+    __pread64(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t;
     __pread_chk(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t;
     __pread64_chk(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t, size: size_t)
         -> ssize_t;
@@ -63,6 +66,8 @@ next! {
     preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int)
         -> ssize_t;
     write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t;
+    __write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t;
+    __pwrite64(fd: c_int, buf: *const c_void, count: size_t, offset: off_t) -> ssize_t;
     pwrite(fd: c_int, buf: *const c_void, count: size_t, offset: off_t) -> ssize_t;
     pwrite64(fd: c_int, buf: *const c_void, count: size_t, offset: off_t) -> ssize_t;
     writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
@@ -82,11 +87,19 @@ next! {
     sendfile(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     sendfile64(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     close(fd: c_int) -> c_int;
+    __close(fd: c_int) -> c_int;
     dup2(old: c_int, new: c_int) -> c_int;
+    __dup2(old: c_int, new: c_int) -> c_int;
     dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
     fclose(stream: *mut FILE) -> c_int;
+    _IO_fclose(stream: *mut FILE) -> c_int;
+    freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Stream;
+    freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Stream;
 }
+
+/// The address of a `FILE`, as libc returns it.
+pub type Stream = isize;
 
 fn address_of(cell: &AtomicPtr<c_void>, symbol: &CStr) -> *mut c_void {
     let known = cell.load(Ordering::Acquire);
@@ -129,6 +142,29 @@ fn populated(address: *const c_void, length: usize, is_filled: bool) -> rustix::
     let length = length.checked_add(before).ok_or(rustix::io::Errno::FAULT)?;
     // SAFETY: the advice changes no content, and the kernel checks the range.
     unsafe { rustix::mm::madvise(address.wrapping_byte_sub(before).cast_mut(), length, advice) }
+}
+
+/// Closes a descriptor that is this library's.
+pub fn close_own(fd: c_int) {
+    // SAFETY: nothing uses it: a child of fork does not use the files of its parent.
+    unsafe { close(fd) };
+}
+
+/// Writes what a stream has buffered, if it was written to. Another flush would move the position
+/// of what is read.
+///
+/// # Safety
+/// The stream is open.
+pub unsafe fn flush_written(stream: *mut FILE) -> c_int {
+    unsafe extern "C" {
+        fn __fwriting(stream: *mut FILE) -> c_int;
+    }
+    // SAFETY: this function's contract.
+    if unsafe { __fwriting(stream) } == 0 {
+        return 0;
+    }
+    // SAFETY: this function's contract.
+    unsafe { libc::fflush(stream) }
 }
 
 /// Sets whether this thread can be cancelled, and returns the state before.

@@ -77,8 +77,8 @@ pub fn start(path: &Path) {
     COUNTERS.set(counters).unwrap_or(());
 }
 
-/// Opens the file as `dio run` made it. A process may outlive `dio run`, whose file is gone then, and
-/// another user may have put something else under its name.
+/// Opens the file as `dio run` made it. A process may outlive `dio run`, whose file is gone then,
+/// and another user may have put something else under its name.
 fn open(path: &Path) -> Option<File> {
     let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;

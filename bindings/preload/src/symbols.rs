@@ -2,7 +2,8 @@
 //! `calls.rs`. They may be unwound through: libc cancels a thread so, in a call that blocks.
 
 use libc::{CLOSE_RANGE_UNSHARE, FILE, iovec, off_t, size_t, ssize_t};
-use std::ffi::{c_int, c_uint, c_void};
+use nix::errno::Errno as Raw;
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::calls::{self, Copied, Transfer};
 use crate::lent::{filled, filled_parts, is_accessible, length_of, taken, taken_parts};
@@ -63,9 +64,11 @@ macro_rules! reads {
 
 reads! {
     read() at None;
+    __read() at None;
     __read_chk(size: size_t) at None;
     pread(offset: off_t) at Some(offset);
     pread64(offset: off_t) at Some(offset);
+    __pread64(offset: off_t) at Some(offset);
     __pread_chk(offset: off_t, size: size_t) at Some(offset);
     __pread64_chk(offset: off_t, size: size_t) at Some(offset);
 }
@@ -103,8 +106,10 @@ macro_rules! writes {
 
 writes! {
     write() at None::<i64>;
+    __write() at None::<i64>;
     pwrite(offset: off_t) at Some(offset);
     pwrite64(offset: off_t) at Some(offset);
+    __pwrite64(offset: off_t) at Some(offset);
 }
 
 /// Declares reads and writes of several ranges of memory. `flags` of the call are not served.
@@ -257,32 +262,90 @@ unsafe fn copy(
     moved
 }
 
-/// # Safety
-/// That of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    // SAFETY: the program's own call.
-    calls::close(fd, || unsafe { real::close(fd) })
+/// Declares calls that close, each with another name.
+macro_rules! closing {
+    ($($close:ident $dup2:ident $fclose:ident;)*) => {$(
+        /// # Safety
+        /// That of the function of this name in libc.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $close(fd: c_int) -> c_int {
+            // SAFETY: the program's own call.
+            calls::close(fd, || unsafe { real::$close(fd) })
+        }
+
+        /// # Safety
+        /// That of the function of this name in libc.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $dup2(old: c_int, new: c_int) -> c_int {
+            // SAFETY: the program's own call.
+            calls::replace(old, new, || unsafe { real::$dup2(old, new) })
+        }
+
+        /// # Safety
+        /// That of the function of this name in libc.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, reason = "the names are libc's")]
+        pub unsafe extern "C-unwind" fn $fclose(stream: *mut FILE) -> c_int {
+            // SAFETY: the program's own stream.
+            let flushed = unsafe { before_end(stream) };
+            let errno = Raw::last_raw();
+            // SAFETY: the program's own call.
+            let closed = unsafe { real::$fclose(stream) };
+            if flushed != 0 && closed == 0 {
+                // libc forgets what it could not write.
+                Raw::set_raw(errno);
+                return flushed;
+            }
+            closed
+        }
+    )*};
 }
 
+closing! {
+    close dup2 fclose;
+    __close __dup2 _IO_fclose;
+}
+
+/// Declares calls that give another file to a stream.
+macro_rules! reopening {
+    ($($name:ident;)*) => {$(
+        /// # Safety
+        /// That of the function of this name in libc.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            path: *const c_char,
+            mode: *const c_char,
+            stream: *mut FILE,
+        ) -> real::Stream {
+            // SAFETY: the program's own stream. The call ignores what could not be written.
+            unsafe { before_end(stream) };
+            // SAFETY: the program's own call.
+            unsafe { real::$name(path, mode, stream) }
+        }
+    )*};
+}
+
+reopening! {
+    freopen;
+    freopen64;
+}
+
+/// Writes what a stream has buffered, then does what has to be done before libc closes its
+/// descriptor: its locks are held for as long as it is written to. Returns what `fflush` does.
+///
 /// # Safety
-/// That of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    if !stream.is_null() {
-        // SAFETY: the program's own stream, open until the call below.
-        calls::before_hidden_close(unsafe { libc::fileno(stream) });
+/// The stream is null or open.
+unsafe fn before_end(stream: *mut FILE) -> c_int {
+    if stream.is_null() || !calls::is_watching() {
+        return 0;
     }
-    // SAFETY: the program's own call.
-    unsafe { real::fclose(stream) }
-}
-
-/// # Safety
-/// That of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
-    // SAFETY: the program's own call.
-    calls::replace(old, new, || unsafe { real::dup2(old, new) })
+    // SAFETY: this function's contract.
+    let flushed = unsafe { real::flush_written(stream) };
+    let errno = Raw::last_raw();
+    // SAFETY: this function's contract.
+    calls::before_hidden_close(unsafe { libc::fileno(stream) });
+    Raw::set_raw(errno);
+    flushed
 }
 
 /// # Safety
@@ -311,8 +374,13 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = c_uint::try_from(first).unwrap_or(0);
-    // SAFETY: the program's own call, for a part of its range. It cannot fail.
-    calls::close_range(first, c_uint::MAX, |first, last| unsafe {
-        real::close_range(first, last, 0)
+    calls::close_range(first, c_uint::MAX, |first, last| {
+        // SAFETY: the program's own call, for a part of its range.
+        if unsafe { real::close_range(first, last, 0) } != 0 {
+            // Before Linux 5.9 and glibc 2.34, and in some sandboxes. It cannot fail.
+            // SAFETY: the program's own call, for a part of its range.
+            calls::close_each(first, last, |fd| unsafe { real::close(fd) });
+        }
+        0
     });
 }

@@ -33,7 +33,23 @@ fn check(way: &str) {
     }
 }
 
-#[test]
-fn a_bad_address_is_efault() {
-    check("addresses");
+macro_rules! ways {
+    ($($name:ident $way:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            check($way);
+        }
+    )*};
+}
+
+ways! {
+    a_bad_address_is_efault "addresses";
+    locks_of_a_child_that_takes_or_closes_all_numbers "fork_locks";
+    locks_of_a_process_that_takes_numbers "dup2_locks";
+    locks_until_fclose_has_written "fclose_locks";
+    the_error_of_fclose "fclose_errors";
+    a_stream_that_is_reopened "freopen";
+    closefrom_without_close_range "closefrom_without";
+    other_names_of_calls "names";
+    splice_and_aio_see_what_was_written "passed";
 }
