@@ -30,7 +30,7 @@ pub struct Transfer<P, U, L, M> {
     pub uncached: Option<U>,
     /// The length of the request. The kernel has not checked yet what it is read from.
     pub length: L,
-    /// The memory; `None` for what the kernel refuses in any case.
+    /// The memory, checked as far as the request reaches; the errno of what cannot be used.
     pub memory: M,
 }
 
@@ -39,7 +39,7 @@ where
     P: Fn() -> isize,
     U: Fn() -> isize,
     L: Fn() -> usize,
-    M: FnOnce() -> Option<Memory<'a>>,
+    M: FnOnce(usize) -> Result<Memory<'a>, Errno>,
 {
     /// Makes the call, or what takes its place.
     pub fn run(self) -> isize {
@@ -79,21 +79,16 @@ where
                 Err(_) => return refuse(Errno::EINVAL),
             },
         };
-        let memory = self.memory;
-        let served = serve(|process| {
-            let memory = memory().ok_or(Errno::EINVAL)?;
-            direct::transfer(process, fd, memory, at)
-        });
-        result_of(served)
+        let (memory, is_write) = (self.memory, self.uncached.is_some());
+        result_of(serve(|process| direct::transfer(process, fd, at, is_write, memory)))
     }
 
     fn write_past_cache(&self, fd: BorrowedFd<'_>, config: &Config, uncached: &U) -> isize {
         if self.offset.is_some_and(|offset| offset < 0) {
             return (self.plain)();
         }
-        let length = (self.length)();
-        let stat = uncached::large(fd, length, config.min_size);
-        let Some(stat) = stat else { return (self.plain)() };
+        let large = uncached::large(fd, &self.length, config.min_size);
+        let Some((stat, length)) = large else { return (self.plain)() };
         let of = Open { number: self.fd, fd, stat: &stat };
         let decision = serve(|process| {
             let (mut streams, mut files) = (process.streams(), process.files());
@@ -129,7 +124,7 @@ where
     }
 
     fn note_read(&self, fd: BorrowedFd<'_>, config: &Config, moved: isize) {
-        let Some(stat) = uncached::large(fd, 0, config.min_size) else { return };
+        let Some((stat, _)) = uncached::large(fd, || 0, config.min_size) else { return };
         let of = Open { number: self.fd, fd, stat: &stat };
         let length = to_u64(moved.unsigned_abs());
         let noted = serve(|process| {
@@ -163,7 +158,8 @@ pub fn before_hidden_close(fd: c_int) {
 }
 
 /// Gives the number `new` to the file of `old` by `plain`. Fails with `EBUSY` if `new` is of the
-/// engine and in use: what it writes at this moment would go to the file of `old`.
+/// engine and in use, as what it writes at this moment would go to the file of `old`; or if the
+/// process has locks on its file, which its close would release.
 pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
     if is_watching()
         && old != new
@@ -193,7 +189,7 @@ pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> 
         return plain(first, last);
     }
     let own = serve(|process| {
-        for fd in open_descriptors().filter(|fd| is_within(*fd, first, last)) {
+        for fd in files::open_descriptors().filter(|fd| is_within(*fd, first, last)) {
             if let Some(borrowed) = descriptor(fd) {
                 end_streams(process, fd, borrowed);
                 let mut files = process.files();
@@ -217,22 +213,32 @@ pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> 
     if from > last { 0 } else { plain(from, last) }
 }
 
+/// Closes the open descriptors from `first` to `last` by `plain`.
+pub fn close_each(first: u32, last: u32, plain: impl Fn(c_int) -> c_int) {
+    for fd in files::open_descriptors().filter(|fd| is_within(*fd, first, last)) {
+        plain(fd);
+    }
+}
+
 /// Copies from file to file at offsets, or at the positions of the descriptors; with `may_send`
-/// also to a socket or a pipe.
+/// also to a socket or a pipe. `offsets` reads the program's own; `None` if it cannot.
 pub fn copy(
-    (source, from): (c_int, Option<i64>),
-    (target, to): (c_int, Option<i64>),
+    (source, target): (c_int, c_int),
+    offsets: impl Fn() -> Option<(Option<i64>, Option<i64>)>,
     (length, may_send): (usize, bool),
     plain: impl Fn() -> isize,
 ) -> Copied {
-    let is_on = config::get().filter(|_| !is_serving());
-    let sides = descriptor(source)
-        .and_then(|fd| Side::of(fd, from))
-        .zip(descriptor(target).and_then(|fd| Side::of(fd, to)));
-    let Some((config, (source, target))) = is_on.zip(sides) else {
+    let Some(config) = config::get().filter(|_| !is_serving()) else {
         return Copied::ByKernel(plain());
     };
-    if config.all {
+    let sides = || {
+        let (from, to) = offsets()?;
+        let source = Side::of(descriptor(source)?, from)?;
+        Some((source, Side::of(descriptor(target)?, to)?))
+    };
+    if config.all
+        && let Some((source, target)) = sides()
+    {
         let min_size = config.min_size;
         match serve(|process| copy::large(process, source, target, length, min_size)) {
             Ok(Some(moved)) => return Copied::ByEngine(Ok(moved)),
@@ -244,6 +250,7 @@ pub fn copy(
     if moved >= 0 || Raw::last_raw() != libc::EINVAL {
         return Copied::ByKernel(moved);
     }
+    let Some((source, target)) = sides() else { return Copied::ByKernel(moved) };
     match serve(|process| copy::refused(process, source, target, length)) {
         Err(Errno::ENOTBLK) if may_send => Copied::ByEngine(send(source, target, length)),
         Err(Errno::ENOTBLK) => Copied::ByEngine(Err(Errno::EINVAL)),
@@ -282,19 +289,12 @@ fn is_open(number: c_int) -> bool {
     descriptor(number).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_ok())
 }
 
-/// Returns the descriptors of the process.
-fn open_descriptors() -> impl Iterator<Item = c_int> {
-    let names: Vec<_> =
-        std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().collect();
-    names.into_iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
 fn is_within(fd: c_int, first: u32, last: u32) -> bool {
     u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd))
 }
 
 /// Returns true if a descriptor that is closed may matter here.
-fn is_watching() -> bool {
+pub fn is_watching() -> bool {
     let config = config::get();
     config.is_some_and(|config| files::has_files() || config.all) && !is_serving()
 }

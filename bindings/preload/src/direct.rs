@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use diopter::engine::PlanQuery;
 use diopter::{Errno, File, Policies};
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{FileType, OFlags, SeekFrom};
 
 use crate::files;
 use crate::memory::Memory;
@@ -62,11 +62,12 @@ impl Taken<'_> {
 /// # Errors
 /// `EINVAL` for a descriptor without O_DIRECT, which the kernel refused for another reason; the
 /// errno of the request.
-pub fn transfer(
+pub fn transfer<'a>(
     process: &Process,
     fd: BorrowedFd<'_>,
-    mut memory: Memory<'_>,
     at: At,
+    is_write: bool,
+    memory: impl FnOnce(usize) -> Result<Memory<'a>, Errno>,
 ) -> Result<usize, Errno> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     if !flags.contains(OFlags::DIRECT) || flags.contains(OFlags::PATH) {
@@ -78,7 +79,8 @@ pub fn transfer(
     });
     // The program asked for I/O, not for an open: it gets the error that it would have had.
     let served = served.map_err(|_| Errno::EINVAL)?;
-    let append = served.append && memory.is_write();
+    let mut memory = memory(if is_write { usize::MAX } else { reach_of(fd, at)? })?;
+    let append = served.append && is_write;
     let taken = match at {
         At::Position if !append => Some(Taken::new(fd, memory.length())?),
         _ => None,
@@ -98,6 +100,21 @@ pub fn transfer(
         None => {}
     }
     moved
+}
+
+/// Returns how much a read gets at most, as far as that is known: a program may name more memory
+/// than it has if the file ends before.
+fn reach_of(fd: BorrowedFd<'_>, at: At) -> Result<usize, Errno> {
+    let stat = rustix::fs::fstat(fd)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok(usize::MAX);
+    }
+    let start = match at {
+        At::Offset(offset) => offset,
+        At::Position => rustix::fs::seek(fd, SeekFrom::Current(0))?,
+    };
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    Ok(usize::try_from(size.saturating_sub(start)).unwrap_or(usize::MAX))
 }
 
 /// Counts the route of a request.

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use diopter::{Errno, File};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 
+use crate::real;
+
 /// True once a file was opened: until then no descriptor needs to be looked up when it is closed.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
 
@@ -40,6 +42,9 @@ pub struct Files {
     open: BTreeMap<(Inode, Access), Arc<File>>,
     /// Files that were in use when the program closed a descriptor of theirs.
     retired: Vec<(Inode, Arc<File>)>,
+    /// Descriptors of the parent's files, in a child of fork, which uses none of them. It keeps
+    /// them open, because it may have locks on their files.
+    inherited: Vec<(Inode, RawFd)>,
 }
 
 /// A file, and what the position of the descriptor needs.
@@ -75,6 +80,20 @@ pub fn has_files() -> bool {
 }
 
 impl Files {
+    /// Returns those of a child of fork, with the [`Files::numbers`] of its parent.
+    pub fn inheriting(inherited: Vec<(Inode, RawFd)>) -> Files {
+        Files { inherited, ..Files::default() }
+    }
+
+    /// Returns the engine's descriptors with their inodes.
+    pub fn numbers(&self) -> Vec<(Inode, RawFd)> {
+        let open = self.open.iter().map(|(key, file)| (key.0, file));
+        let files = open.chain(self.retired.iter().map(|(inode, file)| (*inode, file)));
+        let own = files
+            .flat_map(|(inode, file)| file.descriptors().map(move |fd| (inode, fd.as_raw_fd())));
+        own.chain(self.inherited.iter().copied().filter(is_still_of)).collect()
+    }
+
     /// Returns the file of a descriptor with these flags. The engine uses a separate descriptor,
     /// with a separate open file description, so flags, position and locks of the program's one
     /// do not change.
@@ -120,11 +139,23 @@ impl Files {
             self.retired.extend(self.open.remove(&key).map(|file| (inode, file)));
         }
         self.retired.retain(|(known, file)| *known != inode || Arc::strong_count(file) > 1);
+        let (closed, kept) = self.inherited.drain(..).partition(|(known, _)| *known == inode);
+        self.inherited = kept;
+        let closed: Vec<(Inode, RawFd)> = closed;
+        closed.iter().filter(|it| is_still_of(it)).for_each(|(_, fd)| real::close_own(*fd));
     }
 
     /// Closes the file that has the descriptor, which the program wants for another file. Returns
-    /// false if a thread uses it at this moment.
+    /// false if a thread uses it at this moment, or the process has locks on the file.
     pub fn evict(&mut self, fd: RawFd) -> bool {
+        if !self.is_own(fd) {
+            return true;
+        }
+        if has_locks(fd) {
+            return false;
+        }
+        // The caller's dup2 closes it.
+        self.inherited.retain(|(_, own)| *own != fd);
         let open = self.open.iter().map(|(key, file)| (key.0, file));
         let retired = self.retired.iter().map(|(inode, file)| (*inode, file));
         let found = open.chain(retired).find(|(_, file)| is_of(file, fd)).map(|(inode, _)| inode);
@@ -136,13 +167,13 @@ impl Files {
 
     /// Returns true if the descriptor is one of the engine's.
     pub fn is_own(&self, fd: RawFd) -> bool {
-        self.all().any(|file| is_of(file, fd))
+        let inherited = self.inherited.iter().find(|(_, own)| *own == fd);
+        self.all().any(|file| is_of(file, fd)) || inherited.is_some_and(is_still_of)
     }
 
     /// Returns the engine's descriptors, in order.
     pub fn descriptors(&self) -> Vec<RawFd> {
-        let mut all: Vec<RawFd> =
-            self.all().flat_map(|file| file.descriptors()).map(|fd| fd.as_raw_fd()).collect();
+        let mut all: Vec<RawFd> = self.numbers().into_iter().map(|(_, fd)| fd).collect();
         all.sort_unstable();
         all
     }
@@ -157,12 +188,40 @@ fn is_of(file: &File, fd: RawFd) -> bool {
     file.descriptors().any(|own| own.as_raw_fd() == fd)
 }
 
+/// Returns true if the descriptor is still of the file: the program may have closed it by a system
+/// call that this library does not see.
+fn is_still_of((inode, fd): &(Inode, RawFd)) -> bool {
+    let stat = real::descriptor(*fd).map(rustix::fs::fstat);
+    stat.is_some_and(|stat| stat.is_ok_and(|stat| Inode::of(&stat) == *inode))
+}
+
+/// Returns true if this process has POSIX locks on the file of a descriptor. The kernel lists each
+/// with the open file description by which it was taken.
+fn has_locks(fd: RawFd) -> bool {
+    let inode_of = |fd| real::descriptor(fd).and_then(|fd| rustix::fs::fstat(fd).ok());
+    let inode_of = |fd| inode_of(fd).map(|stat| Inode::of(&stat));
+    let is_lock = |line: &str| line.starts_with("lock:") && line.contains("POSIX");
+    let inode = inode_of(fd);
+    open_descriptors().filter(|fd| inode_of(*fd) == inode).any(|fd| {
+        let info = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{fd}"));
+        info.map_or(true, |info| info.lines().any(is_lock))
+    })
+}
+
+/// Returns the descriptors of the process. That of the directory is closed by then.
+pub fn open_descriptors() -> impl Iterator<Item = RawFd> {
+    let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<_> =
+        names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    numbers.into_iter()
+}
+
 /// Takes the numbers 0, 1 and 2 if the program has closed them, for as long as the result lives. A
 /// file of the engine under one of them would get what the program prints.
 pub fn take_standard_numbers() -> Vec<OwnedFd> {
     let mut taken = Vec::new();
     let is_closed =
-        |fd| crate::real::descriptor(fd).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_err());
+        |fd| real::descriptor(fd).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_err());
     if !(0..3).any(is_closed) {
         return taken;
     }

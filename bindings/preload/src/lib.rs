@@ -17,7 +17,7 @@
 //! handler and no jump interrupts the engine (`guard.rs`). The engine's own calls of libc come back
 //! to the symbols of this library, and are passed on.
 //!
-//! Unsafe code is in `real.rs` and `symbols.rs` alone.
+//! Unsafe code is in `real.rs`, `lent.rs` and `symbols.rs` alone.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -26,6 +26,8 @@ mod real;
 mod config;
 mod memory;
 mod report;
+
+mod lent;
 
 mod files;
 

@@ -1,5 +1,6 @@
-//! The state of this library in one process. A child of fork starts with nothing: a lock that
-//! another thread of its parent held stays locked in it. A child of vfork uses its parent's memory
+//! The state of this library in one process. A child of fork starts with no files, but knows the
+//! descriptors of those of its parent: a lock that another thread of its parent held stays locked
+//! in it. A child of vfork uses its parent's memory
 //! and has separate descriptors, so it gets nothing at all.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -27,17 +28,22 @@ impl Process {
     pub fn this() -> Option<&'static Process> {
         let generation = fork::generation();
         let mut place = &FIRST;
+        let mut inherited = Vec::new();
         loop {
             match place.get() {
                 Some(known) if known.generation == generation => {
                     return (known.id == getpid()).then_some(*known);
                 }
-                Some(parent) => place = &parent.child,
+                Some(parent) => {
+                    // Another thread of the parent had them at the fork: they stay unknown.
+                    inherited = parent.files.try_lock().map_or(Vec::new(), |it| it.numbers());
+                    place = &parent.child;
+                }
                 None => {
                     let new = Process {
                         generation,
                         id: getpid(),
-                        files: Mutex::default(),
+                        files: Mutex::new(Files::inheriting(std::mem::take(&mut inherited))),
                         streams: Mutex::default(),
                         child: OnceLock::new(),
                     };

@@ -1,13 +1,14 @@
 //! The functions of libc behind the symbols of this library, and the few calls that have
 //! no safe wrapper.
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use libc::{FILE, iovec, off_t, size_t, ssize_t};
 use nix::errno::Errno;
+use rustix::mm::Advice;
 
 /// `RWF_DONTCACHE` of linux/fs.h (Linux 6.14).
 const RWF_DONTCACHE: c_int = 0x80;
@@ -22,6 +23,7 @@ macro_rules! next {
         /// # Safety
         /// That of the function of the same name in libc.
         #[allow(clippy::too_many_arguments, reason = "copy_file_range(2) has six")]
+        #[allow(non_snake_case, reason = "the names are libc's")]
         pub unsafe fn $name($($value: $type),*) -> $result {
             static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
             const SYMBOL: &CStr =
@@ -49,9 +51,11 @@ macro_rules! next {
 
 next! {
     read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t;
+    __read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t;
     __read_chk(fd: c_int, buf: *mut c_void, count: size_t, size: size_t) -> ssize_t;
     pread(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t;
     pread64(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t;
+    __pread64(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t;
     __pread_chk(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t;
     __pread64_chk(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t, size: size_t)
         -> ssize_t;
@@ -62,6 +66,8 @@ next! {
     preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int)
         -> ssize_t;
     write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t;
+    __write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t;
+    __pwrite64(fd: c_int, buf: *const c_void, count: size_t, offset: off_t) -> ssize_t;
     pwrite(fd: c_int, buf: *const c_void, count: size_t, offset: off_t) -> ssize_t;
     pwrite64(fd: c_int, buf: *const c_void, count: size_t, offset: off_t) -> ssize_t;
     writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
@@ -81,11 +87,19 @@ next! {
     sendfile(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     sendfile64(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     close(fd: c_int) -> c_int;
+    __close(fd: c_int) -> c_int;
     dup2(old: c_int, new: c_int) -> c_int;
+    __dup2(old: c_int, new: c_int) -> c_int;
     dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
     fclose(stream: *mut FILE) -> c_int;
+    _IO_fclose(stream: *mut FILE) -> c_int;
+    freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Stream;
+    freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Stream;
 }
+
+/// The address of a `FILE`, as libc returns it.
+pub type Stream = isize;
 
 fn address_of(cell: &AtomicPtr<c_void>, symbol: &CStr) -> *mut c_void {
     let known = cell.load(Ordering::Acquire);
@@ -103,6 +117,54 @@ pub fn descriptor<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
     // SAFETY: the program passed the number to a call that uses the descriptor now; if it is not
     // open, the kernel's calls fail with EBADF as the program's own would. It is not -1.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Returns false if an access to the memory would raise a signal; `is_filled` for a write. The
+/// kernel maps its pages as an access would. True where that cannot be found out: Linux 5.14 can.
+pub fn populate(address: *const c_void, length: usize, is_filled: bool) -> bool {
+    match populated(address, length, is_filled) {
+        Ok(()) => true,
+        Err(rustix::io::Errno::NOMEM | rustix::io::Errno::FAULT | rustix::io::Errno::HWPOISON) => {
+            false
+        }
+        // Memory without that permission, or of a device; or a kernel without the advice.
+        Err(rustix::io::Errno::INVAL) => {
+            let known = 0_u8;
+            populated((&raw const known).cast(), 1, false).is_err()
+        }
+        Err(_) => true,
+    }
+}
+
+fn populated(address: *const c_void, length: usize, is_filled: bool) -> rustix::io::Result<()> {
+    let advice = if is_filled { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+    let before = address.addr() % rustix::param::page_size();
+    let length = length.checked_add(before).ok_or(rustix::io::Errno::FAULT)?;
+    // SAFETY: the advice changes no content, and the kernel checks the range.
+    unsafe { rustix::mm::madvise(address.wrapping_byte_sub(before).cast_mut(), length, advice) }
+}
+
+/// Closes a descriptor that is this library's.
+pub fn close_own(fd: c_int) {
+    // SAFETY: nothing uses it: a child of fork does not use the files of its parent.
+    unsafe { close(fd) };
+}
+
+/// Writes what a stream has buffered, if it was written to. Another flush would move the position
+/// of what is read.
+///
+/// # Safety
+/// The stream is open.
+pub unsafe fn flush_written(stream: *mut FILE) -> c_int {
+    unsafe extern "C" {
+        fn __fwriting(stream: *mut FILE) -> c_int;
+    }
+    // SAFETY: this function's contract.
+    if unsafe { __fwriting(stream) } == 0 {
+        return 0;
+    }
+    // SAFETY: this function's contract.
+    unsafe { libc::fflush(stream) }
 }
 
 /// Sets whether this thread can be cancelled, and returns the state before.

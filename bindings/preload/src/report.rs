@@ -1,11 +1,14 @@
 //! The counters of `dio run --report`, in a file that all processes of the program map: what a
 //! process counted stays when a signal ends it.
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::process::geteuid;
 
 use crate::real;
 
@@ -61,7 +64,7 @@ static COUNTERS: OnceLock<&'static [AtomicU64]> = OnceLock::new();
 
 /// Maps the file, and writes the names into it.
 pub fn start(path: &Path) {
-    let Ok(mut file) = OpenOptions::new().read(true).append(true).open(path) else { return };
+    let Some(mut file) = open(path) else { return };
     let Some(counters) = real::map_counters(&file, NAMES.len()) else { return };
     // The first process writes the names; `dio run` made the file with room for the values alone.
     if counters.first().is_some_and(|marked| marked.swap(1, Ordering::Relaxed) == 0) {
@@ -72,6 +75,18 @@ pub fn start(path: &Path) {
         }
     }
     COUNTERS.set(counters).unwrap_or(());
+}
+
+/// Opens the file as `dio run` made it. A process may outlive `dio run`, whose file is gone then,
+/// and another user may have put something else under its name.
+fn open(path: &Path) -> Option<File> {
+    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(&file).ok()?;
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let is_private = stat.st_mode & 0o077 == 0 && stat.st_uid == geteuid().as_raw();
+    (is_regular && is_private && stat.st_nlink == 1).then(|| File::from(file))
 }
 
 /// Returns true if anything is counted.

@@ -1,18 +1,13 @@
 //! The symbols that take the place of libc's. Each turns its arguments into safe values and calls
 //! `calls.rs`. They may be unwound through: libc cancels a thread so, in a call that blocks.
 
-use std::ffi::{c_int, c_uint, c_void};
-use std::io::{IoSlice, IoSliceMut};
-use std::slice;
-
 use libc::{CLOSE_RANGE_UNSHARE, FILE, iovec, off_t, size_t, ssize_t};
+use nix::errno::Errno as Raw;
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::calls::{self, Copied, Transfer};
-use crate::memory::{Memory, TRANSFER_MAX};
+use crate::lent::{filled, filled_parts, is_accessible, length_of, taken, taken_parts};
 use crate::{config, real, report};
-
-/// The most segments that the kernel takes (`UIO_MAXIOV`).
-const PARTS_MAX: usize = 1024;
 
 /// Runs when the library is loaded, before `main`.
 #[used]
@@ -40,77 +35,6 @@ static END: extern "C" fn() = {
 /// A write without its own way past the page cache.
 type NoWrite = fn() -> isize;
 
-unsafe fn filled<'a>(buf: *mut c_void, count: size_t) -> Option<Memory<'a>> {
-    if count == 0 || buf.is_null() {
-        return (count == 0).then_some(Memory::Fill(&mut []));
-    }
-    let count = count.min(TRANSFER_MAX);
-    // SAFETY: the program lends `count` bytes at `buf` for the time of its call, to be filled.
-    Some(Memory::Fill(unsafe { slice::from_raw_parts_mut(buf.cast(), count) }))
-}
-
-unsafe fn taken<'a>(buf: *const c_void, count: size_t) -> Option<Memory<'a>> {
-    if count == 0 || buf.is_null() {
-        return (count == 0).then_some(Memory::Take(&[]));
-    }
-    let count = count.min(TRANSFER_MAX);
-    // SAFETY: the program lends `count` bytes at `buf` for the time of its call.
-    Some(Memory::Take(unsafe { slice::from_raw_parts(buf.cast(), count) }))
-}
-
-/// Returns the segments, cut where their sum passes what one call moves; `None` if there are more
-/// than the kernel takes.
-unsafe fn parts(parts: *const iovec, count: c_int) -> Option<Vec<(*mut c_void, usize)>> {
-    let count = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX)?;
-    if count == 0 || parts.is_null() {
-        return (count == 0).then(Vec::new);
-    }
-    // SAFETY: the program lends `count` segments for the time of its call, and the kernel has read
-    // them: it refuses those that it cannot read with another error.
-    let all = unsafe { slice::from_raw_parts(parts, count) };
-    if all.iter().any(|part| isize::try_from(part.iov_len).is_err()) {
-        return None;
-    }
-    let mut room = TRANSFER_MAX;
-    let cut = all.iter().filter(|part| part.iov_len > 0).map(|part| {
-        let length = part.iov_len.min(room);
-        room -= length;
-        (part.iov_base, length)
-    });
-    Some(cut.filter(|(_, length)| *length > 0).collect())
-}
-
-unsafe fn filled_parts<'a>(segments: *const iovec, count: c_int) -> Option<Memory<'a>> {
-    // SAFETY: the caller passes on the program's segments.
-    let all = unsafe { parts(segments, count) }?;
-    let part = |(base, length): (*mut c_void, usize)| {
-        // SAFETY: the program lends each segment's memory for the time of its call, to be filled.
-        IoSliceMut::new(unsafe { slice::from_raw_parts_mut(base.cast(), length) })
-    };
-    Some(Memory::FillParts(all.into_iter().map(part).collect()))
-}
-
-unsafe fn taken_parts<'a>(segments: *const iovec, count: c_int) -> Option<Memory<'a>> {
-    // SAFETY: the caller passes on the program's segments.
-    let all = unsafe { parts(segments, count) }?;
-    let part = |(base, length): (*mut c_void, usize)| {
-        // SAFETY: the program lends each segment's memory for the time of its call.
-        IoSlice::new(unsafe { slice::from_raw_parts(base.cast(), length) })
-    };
-    Some(Memory::TakeParts(all.into_iter().map(part).collect()))
-}
-
-/// Returns the sum of the segments' lengths; 0 for what the kernel refuses.
-unsafe fn length_of(segments: *const iovec, count: c_int) -> usize {
-    let count = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX).unwrap_or(0);
-    if segments.is_null() {
-        return 0;
-    }
-    // SAFETY: the program lends `count` segments for the time of its call.
-    let all = unsafe { slice::from_raw_parts(segments, count) };
-    all.iter().fold(0_usize, |sum, part| sum.saturating_add(part.iov_len))
-}
-
 /// Declares reads into one range of memory.
 macro_rules! reads {
     ($($name:ident($($more:ident: $type:ty),*) at $offset:expr;)*) => {$(
@@ -131,7 +55,7 @@ macro_rules! reads {
                 uncached: None::<NoWrite>,
                 length: || count,
                 // SAFETY: the memory of the program's own call.
-                memory: || unsafe { filled(buf, count) },
+                memory: |reach| unsafe { filled(buf, count, reach) },
             }
             .run()
         }
@@ -140,9 +64,11 @@ macro_rules! reads {
 
 reads! {
     read() at None;
+    __read() at None;
     __read_chk(size: size_t) at None;
     pread(offset: off_t) at Some(offset);
     pread64(offset: off_t) at Some(offset);
+    __pread64(offset: off_t) at Some(offset);
     __pread_chk(offset: off_t, size: size_t) at Some(offset);
     __pread64_chk(offset: off_t, size: size_t) at Some(offset);
 }
@@ -171,7 +97,7 @@ macro_rules! writes {
                 }),
                 length: || count,
                 // SAFETY: the memory of the program's own call.
-                memory: || unsafe { taken(buf, count) },
+                memory: |reach| unsafe { taken(buf, count, reach) },
             }
             .run()
         }
@@ -180,8 +106,10 @@ macro_rules! writes {
 
 writes! {
     write() at None::<i64>;
+    __write() at None::<i64>;
     pwrite(offset: off_t) at Some(offset);
     pwrite64(offset: off_t) at Some(offset);
+    __pwrite64(offset: off_t) at Some(offset);
 }
 
 /// Declares reads and writes of several ranges of memory. `flags` of the call are not served.
@@ -210,7 +138,7 @@ macro_rules! vectored {
                 // SAFETY: the segments of the program's own call.
                 length: || unsafe { length_of(segments, count) },
                 // SAFETY: the segments of the program's own call.
-                memory: || unsafe { $memory(segments, count) },
+                memory: |reach| unsafe { $memory(segments, count, reach) },
             }
             .run()
         }
@@ -307,56 +235,117 @@ pub unsafe extern "C-unwind" fn sendfile64(
 }
 
 /// # Safety
-/// Each offset is null or valid for reading and writing.
+/// Each offset is null or of the program's own call.
 unsafe fn copy(
     (source, source_offset): (c_int, *mut off_t),
     (target, target_offset): (c_int, *mut off_t),
     count: (size_t, bool),
     plain: impl Fn() -> isize,
 ) -> isize {
-    // SAFETY: this function's contract.
-    let mut from = unsafe { source_offset.as_mut() };
-    // SAFETY: this function's contract. The two are not the same variable, or the kernel would read
-    // and write the same offset.
-    let mut to = unsafe { target_offset.as_mut() };
-    let offsets = (from.as_deref().copied(), to.as_deref().copied());
-    let copied = match calls::copy((source, offsets.0), (target, offsets.1), count, plain) {
+    let offset_at = |place: *mut off_t| {
+        if place.is_null() {
+            return Some(None);
+        }
+        // SAFETY: an `off_t` of the program's own call, in memory that was checked.
+        is_accessible(place.cast(), size_of::<off_t>(), true).then(|| Some(unsafe { place.read() }))
+    };
+    let offsets = || offset_at(source_offset).zip(offset_at(target_offset));
+    let copied = match calls::copy((source, target), offsets, count, plain) {
         Copied::ByKernel(moved) => return moved,
         Copied::ByEngine(copied) => copied,
     };
     let moved = calls::result_of(copied);
-    for offset in [&mut from, &mut to].into_iter().flatten() {
-        **offset += i64::try_from(moved).unwrap_or(0).max(0);
+    for place in [source_offset, target_offset].into_iter().filter(|place| !place.is_null()) {
+        // SAFETY: it was read above.
+        unsafe { *place += i64::try_from(moved).unwrap_or(0).max(0) };
     }
     moved
 }
 
-/// # Safety
-/// That of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    // SAFETY: the program's own call.
-    calls::close(fd, || unsafe { real::close(fd) })
+/// Declares calls that close, each with another name.
+macro_rules! closing {
+    ($($close:ident $dup2:ident $fclose:ident;)*) => {$(
+        /// # Safety
+        /// That of the function of this name in libc.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $close(fd: c_int) -> c_int {
+            // SAFETY: the program's own call.
+            calls::close(fd, || unsafe { real::$close(fd) })
+        }
+
+        /// # Safety
+        /// That of the function of this name in libc.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $dup2(old: c_int, new: c_int) -> c_int {
+            // SAFETY: the program's own call.
+            calls::replace(old, new, || unsafe { real::$dup2(old, new) })
+        }
+
+        /// # Safety
+        /// That of the function of this name in libc.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, reason = "the names are libc's")]
+        pub unsafe extern "C-unwind" fn $fclose(stream: *mut FILE) -> c_int {
+            // SAFETY: the program's own stream.
+            let flushed = unsafe { before_end(stream) };
+            let errno = Raw::last_raw();
+            // SAFETY: the program's own call.
+            let closed = unsafe { real::$fclose(stream) };
+            if flushed != 0 && closed == 0 {
+                // libc forgets what it could not write.
+                Raw::set_raw(errno);
+                return flushed;
+            }
+            closed
+        }
+    )*};
 }
 
+closing! {
+    close dup2 fclose;
+    __close __dup2 _IO_fclose;
+}
+
+/// Declares calls that give another file to a stream.
+macro_rules! reopening {
+    ($($name:ident;)*) => {$(
+        /// # Safety
+        /// That of the function of this name in libc.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            path: *const c_char,
+            mode: *const c_char,
+            stream: *mut FILE,
+        ) -> real::Stream {
+            // SAFETY: the program's own stream. The call ignores what could not be written.
+            unsafe { before_end(stream) };
+            // SAFETY: the program's own call.
+            unsafe { real::$name(path, mode, stream) }
+        }
+    )*};
+}
+
+reopening! {
+    freopen;
+    freopen64;
+}
+
+/// Writes what a stream has buffered, then does what has to be done before libc closes its
+/// descriptor: its locks are held for as long as it is written to. Returns what `fflush` does.
+///
 /// # Safety
-/// That of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    if !stream.is_null() {
-        // SAFETY: the program's own stream, open until the call below.
-        calls::before_hidden_close(unsafe { libc::fileno(stream) });
+/// The stream is null or open.
+unsafe fn before_end(stream: *mut FILE) -> c_int {
+    if stream.is_null() || !calls::is_watching() {
+        return 0;
     }
-    // SAFETY: the program's own call.
-    unsafe { real::fclose(stream) }
-}
-
-/// # Safety
-/// That of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
-    // SAFETY: the program's own call.
-    calls::replace(old, new, || unsafe { real::dup2(old, new) })
+    // SAFETY: this function's contract.
+    let flushed = unsafe { real::flush_written(stream) };
+    let errno = Raw::last_raw();
+    // SAFETY: this function's contract.
+    calls::before_hidden_close(unsafe { libc::fileno(stream) });
+    Raw::set_raw(errno);
+    flushed
 }
 
 /// # Safety
@@ -385,8 +374,13 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = c_uint::try_from(first).unwrap_or(0);
-    // SAFETY: the program's own call, for a part of its range. It cannot fail.
-    calls::close_range(first, c_uint::MAX, |first, last| unsafe {
-        real::close_range(first, last, 0)
+    calls::close_range(first, c_uint::MAX, |first, last| {
+        // SAFETY: the program's own call, for a part of its range.
+        if unsafe { real::close_range(first, last, 0) } != 0 {
+            // Before Linux 5.9 and glibc 2.34, and in some sandboxes. It cannot fail.
+            // SAFETY: the program's own call, for a part of its range.
+            calls::close_each(first, last, |fd| unsafe { real::close(fd) });
+        }
+        0
     });
 }

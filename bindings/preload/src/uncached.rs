@@ -31,8 +31,6 @@ const WINDOW: u64 = 4 << 20;
 /// windows end at multiples of it.
 const FOLIO: u64 = 2 << 20;
 
-const PAGE: u64 = 4096;
-
 /// The streams of the program's descriptors, by their numbers. One that is out of date, because a
 /// descriptor was closed where this library does not see it, costs pages of the cache, not bytes.
 #[derive(Default)]
@@ -80,12 +78,20 @@ pub enum Write {
     Behind,
 }
 
-/// Returns the file of a descriptor if it is regular, and large once `length` more bytes are in it.
-pub fn large(fd: BorrowedFd<'_>, length: usize, min_size: u64) -> Option<Stat> {
+/// Returns the file of a descriptor if it is regular, and large once `length` more bytes are in it;
+/// with that length.
+pub fn large(
+    fd: BorrowedFd<'_>,
+    length: impl Fn() -> usize,
+    min_size: u64,
+) -> Option<(Stat, usize)> {
     let stat = rustix::fs::fstat(fd).ok()?;
-    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let length = length();
     let size = size_of(&stat).saturating_add(u64::try_from(length).unwrap_or(0));
-    (is_regular && size >= min_size).then_some(stat)
+    (size >= min_size).then_some((stat, length))
 }
 
 fn size_of(stat: &Stat) -> u64 {
@@ -236,8 +242,9 @@ impl Window {
     /// Drops the pages that are clean. What fails stays cached.
     fn drop_pages(self, fd: BorrowedFd<'_>) {
         if self.length() > 0 {
-            let from = self.from / PAGE * PAGE;
-            let length = self.to.next_multiple_of(PAGE) - from;
+            let page = page();
+            let from = self.from / page * page;
+            let length = self.to.next_multiple_of(page) - from;
             advise_dont_need(fd, from, length).unwrap_or(());
         }
     }
@@ -255,6 +262,10 @@ impl Window {
     }
 }
 
+fn page() -> u64 {
+    u64::try_from(rustix::param::page_size()).expect("a page is far smaller")
+}
+
 /// Returns where the bytes that were just moved start.
 fn start_of(fd: BorrowedFd<'_>, offset: Option<u64>, moved: u64) -> Result<u64, Errno> {
     match offset {
@@ -265,6 +276,6 @@ fn start_of(fd: BorrowedFd<'_>, offset: Option<u64>, moved: u64) -> Result<u64, 
 
 /// Returns true if at least half of the file is in the page cache.
 fn is_cached(fd: BorrowedFd<'_>, size: u64) -> bool {
-    let pages = size.div_ceil(PAGE);
+    let pages = size.div_ceil(page());
     residency(fd, 0, 0, size).is_ok_and(|cache| cache.pages_cached >= pages.div_ceil(2))
 }

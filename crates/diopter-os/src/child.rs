@@ -1,5 +1,6 @@
 //! Child processes: attributes that only a process can set for itself, between fork and exec.
 
+use std::ffi::c_int;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -64,6 +65,99 @@ pub fn confine(
         });
     }
     bind_to_parent(command, cpu)
+}
+
+/// The signals that this process inherited as blocked or ignored, for a program that it runs:
+/// `Command` starts a program with none blocked and `SIGPIPE` at its default.
+#[derive(Clone, Copy)]
+pub struct InheritedSignals {
+    blocked: libc::sigset_t,
+    /// `SIGPIPE`, which Rust's runtime ignores in each program of Rust, and `SIGCHLD`.
+    ignored: [Option<c_int>; 2],
+}
+
+impl InheritedSignals {
+    /// Notes the mask of this thread, before it changes. The feature `inherit` is needed for an
+    /// ignored `SIGPIPE`.
+    #[must_use]
+    pub fn note() -> InheritedSignals {
+        // SAFETY: an all-zero set is an empty one, which the call fills.
+        let mut blocked: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: a null set changes nothing; the other is a local variable.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut blocked) };
+        let pipe = start::ignored_pipe().then_some(libc::SIGPIPE);
+        let child = is_ignored(libc::SIGCHLD).then_some(libc::SIGCHLD);
+        InheritedSignals { blocked, ignored: [pipe, child] }
+    }
+
+    /// Has the kernel keep the status of a child until this process asks for it, which it does not
+    /// for one that ignores `SIGCHLD`.
+    pub fn keep_statuses(&self) {
+        if self.ignored.contains(&Some(libc::SIGCHLD)) {
+            // SAFETY: the default disposition runs no code of this process.
+            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        }
+    }
+
+    /// Has the program start with these signals blocked and ignored.
+    pub fn pass_to(self, command: &mut Command) -> &mut Command {
+        // SAFETY: between fork and exec only system calls are made, on values that were made
+        // before: no memory is allocated and no lock is taken.
+        unsafe { command.pre_exec(move || self.restore()) }
+    }
+
+    fn restore(&self) -> io::Result<()> {
+        for signal in self.ignored.into_iter().flatten() {
+            // SAFETY: that disposition runs no code of this process.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
+        let (blocked, none) = (&raw const self.blocked, std::ptr::null_mut());
+        // SAFETY: the set is valid, and the old one is not asked for.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, blocked, none) } {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+/// Returns true if this process ignores the signal.
+fn is_ignored(signal: c_int) -> bool {
+    // SAFETY: an all-zero `sigaction` is one.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a null action changes nothing; the other is a local variable.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+/// The state of `SIGPIPE` before `main`: Rust's runtime has changed it when that runs.
+#[cfg(feature = "inherit")]
+mod start {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    static IGNORED_PIPE: AtomicBool = AtomicBool::new(false);
+
+    /// Runs before Rust's runtime starts.
+    #[used]
+    // SAFETY: the section holds addresses of functions without arguments; this one makes a system
+    // call and stores a flag, and needs nothing of the runtime.
+    #[unsafe(link_section = ".init_array")]
+    static NOTE: extern "C" fn() = {
+        extern "C" fn note() {
+            IGNORED_PIPE.store(super::is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+        }
+        note
+    };
+
+    pub(super) fn ignored_pipe() -> bool {
+        IGNORED_PIPE.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(not(feature = "inherit"))]
+mod start {
+    pub(super) fn ignored_pipe() -> bool {
+        false
+    }
 }
 
 /// Returns the processors that this thread may run on, in order.

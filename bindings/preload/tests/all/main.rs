@@ -3,8 +3,11 @@
 mod support;
 
 mod descriptors;
+mod edges;
 mod files;
 mod killed;
 mod past_cache;
 mod refused;
+mod report;
+mod signals;
 mod unaligned;

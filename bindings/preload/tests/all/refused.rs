@@ -64,6 +64,41 @@ fn a_program_that_is_not_there_or_not_executable() {
     check(&["--", "/etc/passwd"], 126, "check the file");
 }
 
+/// The status of env(1), with and without a report.
+#[test]
+fn the_status_of_what_cannot_be_found_or_run_is_that_of_env() {
+    let dir = files::dir();
+    let file = |name: &str, content: &str, mode: u32| {
+        let path = dir.path().join(name);
+        fs::write(&path, content).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is ours");
+        path
+    };
+    file("no-bits", "exit 1\n", 0o644);
+    file("no-line", "exit 5\n", 0o755);
+    file("no-interpreter", "#!/no/such/interpreter\n", 0o755);
+    fs::create_dir(dir.path().join("directory")).expect("a directory");
+    let below = format!("{}/below", name(&dir.path().join("no-bits")));
+    let path = format!("{}:/usr/bin:/bin", name(dir.path()));
+    for program in ["no-bits", "no-line", "no-interpreter", "directory", "", "no-such", &below] {
+        let run = |words: &[&str]| {
+            let mut command = Command::new(words[0]);
+            let output = command.args(&words[1..]).env("PATH", &path).output();
+            let output = output.expect("it runs");
+            (output.status.code(), text(&output))
+        };
+        let (expected, _) = run(&["env", "--", program]);
+        let dio = dio();
+        for options in [&["--"] as &[&str], &["--report", "--"]] {
+            let mut words = vec![name(&dio), "run"];
+            words.extend(options);
+            words.push(program);
+            let (got, said) = run(&words);
+            assert_eq!(got, expected, "{words:?}: {said}");
+        }
+    }
+}
+
 #[test]
 fn a_static_program_and_a_script_for_it() {
     let Some(program) = compiled("writer", &["-static"]) else { return };
@@ -112,6 +147,10 @@ fn a_program_with_the_rights_of_its_file() {
     std::os::unix::fs::chown(&to, Some(65_534), None).expect("root may");
     fs::set_permissions(&to, fs::Permissions::from_mode(0o4755)).expect("it is ours");
     check(&["--", name(&to)], 126, "privileges of its file");
+    // Those bits of a script count for nothing.
+    fs::write(&to, "#!/bin/sh\nexit 6\n").expect("a file");
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o6755)).expect("it is ours");
+    check_status(&["--", name(&to)], 6);
 }
 
 #[test]

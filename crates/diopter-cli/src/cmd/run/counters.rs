@@ -4,11 +4,17 @@
 //! The file is one page of 64-bit values: a mark, then the counters. The first process appends
 //! their names, a line each.
 
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::output::put;
+
+/// Bytes of their names that are read.
+const NAMES_MAX: usize = 64 << 10;
 
 /// Texts of the counters that are known by name, in the order in which they are printed.
 const TEXTS: [(&str, &str); 13] = [
@@ -27,9 +33,10 @@ const TEXTS: [(&str, &str); 13] = [
     ("processes_with_aio", "processes that loaded libaio: not changed there"),
 ];
 
-/// The file of the counters, removed at the end.
+/// The file of the counters, removed at the end, in a directory that no other user can enter.
 pub struct Counters {
     file: NamedTempFile,
+    _directory: TempDir,
 }
 
 impl Counters {
@@ -38,16 +45,18 @@ impl Counters {
     /// # Errors
     /// No temporary file can be made.
     pub fn new() -> Result<Counters, String> {
-        let made = NamedTempFile::with_prefix("dio-run-");
-        let made = made.and_then(|file| {
+        let make = || {
+            let mut builder = tempfile::Builder::new();
+            let builder = builder.permissions(Permissions::from_mode(0o700));
+            let directory = builder.prefix("dio-run-").tempdir()?;
+            let file = NamedTempFile::new_in(directory.path())?;
             let page = u64::try_from(rustix::param::page_size()).unwrap_or(u64::MAX);
             file.as_file().set_len(page)?;
-            Ok(file)
-        });
-        let file = made.map_err(|error| {
+            Ok(Counters { file, _directory: directory })
+        };
+        make().map_err(|error: io::Error| {
             format!("make a file for the report: {error}; name a directory with TMPDIR")
-        })?;
-        Ok(Counters { file })
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -59,9 +68,12 @@ impl Counters {
     /// # Errors
     /// The file cannot be read.
     pub fn report(&self) -> Result<String, String> {
-        let bytes = std::fs::read(self.file.path())
-            .map_err(|error| format!("read the report's file: {error}; keep TMPDIR writable"))?;
-        Ok(text_of(&parse(&bytes, rustix::param::page_size())))
+        let page = rustix::param::page_size();
+        let mut bytes = vec![0; page + NAMES_MAX];
+        // By the descriptor: the program can put another file under the name.
+        let got = self.file.as_file().read_at(&mut bytes, 0);
+        let got = got.map_err(|error| format!("read the report's file: {error}; check TMPDIR"))?;
+        Ok(text_of(&parse(&bytes[..got], page)))
     }
 }
 

@@ -13,8 +13,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 
 use diopter::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
+use diopter_os::child::InheritedSignals;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
 
 use crate::args::ProgramArgs;
 use crate::env::{RUN_ALL, RUN_MIN_SIZE, RUN_REPORT};
@@ -25,6 +27,16 @@ use counters::Counters;
 
 /// The variable of ld.so with the libraries to load first.
 const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// The signals that the program gets when this process gets them.
+const PASSED: [Signal; 6] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
 
 /// Why the program does not run: the exit status and the message.
 struct Failure {
@@ -50,54 +62,70 @@ pub fn run(args: &ProgramArgs) -> u8 {
 fn try_run(args: &ProgramArgs) -> Result<u8, Failure> {
     let (name, arguments) = args.program.split_first().expect("clap requires the program");
     let library = library::find(args.preload.as_deref()).map_err(Failure::own)?;
-    let path = program::find(name).ok_or_else(|| Failure {
-        status: UNKNOWN,
-        message: format!("find {}: no such program; check its name and PATH", shown(name)),
-    })?;
+    let path = program::find(name).map_err(|errno| not_found(name, errno))?;
     program::check(&path, &library).map_err(|message| Failure { status: NOT_RUN, message })?;
     let mut command = Command::new(name);
     command.args(arguments);
     command.env(LD_PRELOAD, before_others(&library.path, std::env::var_os(LD_PRELOAD)));
     command.env(RUN_ALL, if args.all { "1" } else { "0" });
     command.env(RUN_MIN_SIZE, args.min_size.to_string());
+    let inherited = InheritedSignals::note();
+    inherited.pass_to(&mut command);
     if !args.report {
         command.env_remove(RUN_REPORT);
         return Err(not_run(name, &command.exec()));
     }
     let counters = Counters::new().map_err(Failure::own)?;
     command.env(RUN_REPORT, counters.path());
-    let status = wait(name, &mut command)?;
+    let status = wait(name, inherited, &mut command)?;
     log::put(&counters.report().map_err(Failure::own)?);
     Ok(status)
 }
 
-/// Runs the program as a child. The keys of a terminal reach it without this process, which passes
-/// on what is sent to it alone.
-fn wait(name: &OsString, command: &mut Command) -> Result<u8, Failure> {
+/// Runs the program as a child, and passes on the signals that a process sends to this one. Those
+/// of a terminal reach the child by themselves, like everything in its process group.
+fn wait(
+    name: &OsString,
+    inherited: InheritedSignals,
+    command: &mut Command,
+) -> Result<u8, Failure> {
     let own = |error: io::Error| Failure::own(format!("wait for {}: {error}", shown(name)));
-    let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).map_err(own)?;
+    inherited.keep_statuses();
+    let mut listened: SigSet = PASSED.into_iter().collect();
+    listened.add(Signal::SIGCHLD);
+    // Blocked and not handled: their dispositions are the program's too.
+    listened.thread_block().map_err(|errno| own(errno.into()))?;
+    let signals = SignalFd::with_flags(&listened, SfdFlags::SFD_CLOEXEC);
+    let signals = signals.map_err(|errno| own(errno.into()))?;
     let mut child = command.spawn().map_err(|error| not_run(name, &error))?;
-    let process = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-    let passing = signals.handle();
-    let passer = std::thread::spawn(move || {
-        for signal in signals.forever().filter(|signal| [SIGTERM, SIGHUP].contains(signal)) {
-            let signal = rustix::process::Signal::from_named_raw(signal);
-            if let (Some(process), Some(signal)) = (process, signal) {
-                // It may be gone by now.
-                rustix::process::kill_process(process, signal).unwrap_or(());
-            }
+    let process = i32::try_from(child.id()).ok().map(Pid::from_raw);
+    loop {
+        if let Some(status) = child.try_wait().map_err(own)? {
+            return Ok(status_of(status));
         }
-    });
-    let status = child.wait().map_err(own);
-    passing.close();
-    // It has no result.
-    passer.join().unwrap_or(());
-    status.map(status_of)
+        let arrived = signals.read_signal().map_err(|errno| own(errno.into()))?;
+        let sent = arrived.filter(|arrived| arrived.ssi_code <= 0);
+        let signal = sent.and_then(|sent| i32::try_from(sent.ssi_signo).ok());
+        let signal = signal.and_then(|signal| Signal::try_from(signal).ok());
+        if let Some((process, signal)) = process.zip(signal.filter(|it| PASSED.contains(it))) {
+            // It may have changed its user.
+            kill(process, signal).unwrap_or(());
+        }
+    }
 }
 
 fn status_of(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(RUN_FAILED)
+}
+
+fn not_found(name: &OsString, errno: Errno) -> Failure {
+    let name = shown(name);
+    if errno == Errno::ENOENT {
+        let message = format!("find {name}: no such program; check its name and PATH");
+        return Failure { status: UNKNOWN, message };
+    }
+    Failure { status: NOT_RUN, message: format!("run {name}: {errno}; check the file and PATH") }
 }
 
 fn not_run(name: &OsString, error: &io::Error) -> Failure {

@@ -2,12 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use diopter::Errno;
+use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat};
 
 use super::elf::Elf;
 use super::library::Library;
@@ -15,19 +16,42 @@ use diopter_text::untrusted;
 
 /// Scripts whose interpreter is a script; the kernel follows five.
 const SCRIPTS_MAX: usize = 5;
+/// The bit of a file that runs as the user who owns it, and those of one that runs as its group.
+const SET_USER: u32 = 0o4000;
+const SET_GROUP: u32 = 0o2010;
 /// Bytes of the first line of a script that the kernel reads.
 const LINE_MAX: u64 = 256;
 
 /// Returns the file of a program, as execvp(3) looks it up.
-pub fn find(name: &OsStr) -> Option<PathBuf> {
+///
+/// # Errors
+/// `ENOENT` if there is none; another errno for one that cannot be run.
+pub fn find(name: &OsStr) -> Result<PathBuf, Errno> {
+    let errno_of = |error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+    if name.is_empty() {
+        return Err(Errno::ENOENT);
+    }
     if name.as_bytes().contains(&b'/') {
-        return Path::new(name).exists().then(|| PathBuf::from(name));
+        return fs::metadata(name).map(|_| PathBuf::from(name)).map_err(errno_of);
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    let mut places = std::env::split_paths(&path).map(|directory| directory.join(name));
-    places.find(|place| {
-        place.is_file() && accessat(CWD, place, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
-    })
+    let mut denied = Errno::ENOENT;
+    for place in std::env::split_paths(&path).map(|directory| directory.join(name)) {
+        let is_there = match fs::metadata(&place) {
+            Ok(metadata) if metadata.is_file() => {
+                if accessat(CWD, &place, Access::EXEC_OK, AtFlags::EACCESS).is_ok() {
+                    return Ok(place);
+                }
+                true
+            }
+            Ok(_) => true,
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        };
+        if is_there {
+            denied = Errno::EACCES;
+        }
+    }
+    Err(denied)
 }
 
 /// Checks that the library can be loaded into a program and changes it.
@@ -38,13 +62,15 @@ pub fn check(program: &Path, library: &Library) -> Result<(), String> {
     let mut path = program.to_owned();
     for _ in 0..SCRIPTS_MAX {
         let name = untrusted::name(&path);
-        if is_privileged(&path) {
+        let script = interpreter_of_script(&path);
+        // The kernel ignores such bits of a script.
+        if !matches!(script, Ok(Some(_))) && is_privileged(&path) {
             return Err(format!(
                 "run {name}: it runs with the privileges of its file, so ld.so loads no library \
                  into it; run it as the user who owns it"
             ));
         }
-        match interpreter_of_script(&path) {
+        match script {
             Ok(Some(interpreter)) => path = interpreter,
             Ok(None) => {
                 let elf = Elf::read(&path).map_err(|error| format!("read {name}: {error}"))?;
@@ -82,8 +108,12 @@ fn check_elf(name: &str, elf: &Elf, library: &Library) -> Result<(), String> {
 fn is_privileged(path: &Path) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return false };
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
-    let changes_user = metadata.mode() & 0o4000 != 0 && metadata.uid() != user.as_raw();
-    let changes_group = metadata.mode() & 0o2000 != 0 && metadata.gid() != group.as_raw();
+    if rustix::fs::statvfs(path).is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOSUID)) {
+        return false;
+    }
+    let has = |bits| metadata.mode() & bits == bits;
+    let changes_user = has(SET_USER) && metadata.uid() != user.as_raw();
+    let changes_group = has(SET_GROUP) && metadata.gid() != group.as_raw();
     let mut none: [u8; 0] = [];
     let has_capabilities = !user.is_root()
         && rustix::fs::getxattr(path, "security.capability", &mut none)
@@ -92,7 +122,7 @@ fn is_privileged(path: &Path) -> bool {
 }
 
 /// Returns the interpreter that the first line of a script names.
-fn interpreter_of_script(path: &Path) -> std::io::Result<Option<PathBuf>> {
+fn interpreter_of_script(path: &Path) -> io::Result<Option<PathBuf>> {
     let mut start = Vec::new();
     File::open(path)?.take(LINE_MAX).read_to_end(&mut start)?;
     let Some(line) = start.strip_prefix(b"#!") else { return Ok(None) };

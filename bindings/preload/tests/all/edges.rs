@@ -1,0 +1,55 @@
+//! Programs at the edges of what reads, writes and closes do, each way compared with the same
+//! program on a descriptor without O_DIRECT.
+
+use std::fs;
+
+use diopter_testkit::files;
+
+use crate::support::{command, compiled, pattern, text};
+
+const FILE_BYTES: usize = 64 << 10;
+
+/// Runs one way plainly without O_DIRECT, under `dio run` with it, and under `dio run --all`.
+fn check(way: &str) {
+    let Some(program) = compiled("edges", &[]) else { return };
+    let dir = files::dir();
+    let run = |is_direct: bool, options: Option<&[&str]>| {
+        let path = dir.path().join("file");
+        fs::write(&path, pattern(FILE_BYTES)).expect("a file");
+        let words = [program.to_str().expect("UTF-8"), way, path.to_str().expect("UTF-8")];
+        let mut command = command(options, &words);
+        if is_direct {
+            command.env("DIRECT", "1");
+        }
+        let output = command.output().expect("it runs");
+        assert!(output.status.success(), "{way}: {}\n{}", output.status, text(&output));
+        (text(&output), fs::read(&path).expect("it is there"))
+    };
+    let (expected, expected_file) = run(false, None);
+    for (is_direct, options) in [(true, &[] as &[&str]), (false, &["--all", "--min-size=4k"])] {
+        let (got, file) = run(is_direct, Some(options));
+        assert_eq!(got, expected, "{options:?}");
+        assert!(file == expected_file, "{options:?}: the file differs");
+    }
+}
+
+macro_rules! ways {
+    ($($name:ident $way:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            check($way);
+        }
+    )*};
+}
+
+ways! {
+    a_bad_address_is_efault "addresses";
+    locks_of_a_child_that_takes_or_closes_all_numbers "fork_locks";
+    locks_of_a_process_that_takes_numbers "dup2_locks";
+    locks_until_fclose_has_written "fclose_locks";
+    the_error_of_fclose "fclose_errors";
+    a_stream_that_is_reopened "freopen";
+    closefrom_without_close_range "closefrom_without";
+    other_names_of_calls "names";
+    splice_and_aio_see_what_was_written "passed";
+}

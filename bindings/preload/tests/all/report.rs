@@ -1,0 +1,62 @@
+//! The file of the counters of `dio run --report`: private, and trusted only as `dio run` made it.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use diopter_testkit::env::is_root;
+use diopter_testkit::files;
+
+use crate::support::{built, dio_run, text};
+
+const FILE_BYTES: usize = 64 << 10;
+
+/// Runs a program that would count in the file; returns true if it wrote to `watched`.
+fn writes(path: &Path, watched: &Path) -> bool {
+    let mut command = Command::new("true");
+    command.env("LD_PRELOAD", built().join("libdiopter_preload.so"));
+    let status = command.env("DIOPTER_RUN_REPORT", path).status();
+    assert!(status.expect("it runs").success());
+    fs::read(watched).expect("it is there") != vec![0; FILE_BYTES]
+}
+
+#[test]
+fn another_file_under_the_name_stays_as_it_is() {
+    let dir = files::dir();
+    let file = dir.path().join("file");
+    let make = |mode: u32| {
+        fs::write(&file, vec![0; FILE_BYTES]).expect("a file");
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("it is ours");
+    };
+    make(0o600);
+    assert!(writes(&file, &file), "one like that of dio run is used");
+    make(0o600);
+    let link = dir.path().join("link");
+    symlink(&file, &link).expect("a link");
+    assert!(!writes(&link, &file), "a symbolic link");
+    fs::remove_file(&link).expect("it is there");
+    fs::hard_link(&file, &link).expect("a link");
+    assert!(!writes(&link, &file), "a second name");
+    fs::remove_file(&link).expect("it is there");
+    make(0o622);
+    assert!(!writes(&file, &file), "one that others may write");
+    if is_root() {
+        make(0o600);
+        chown(&file, Some(65_534), None).expect("root may");
+        assert!(!writes(&file, &file), "one of another user");
+    }
+}
+
+#[test]
+fn the_file_is_in_a_private_directory_and_both_are_removed() {
+    let script = "stat -c %a \"${DIOPTER_RUN_REPORT%/*}\"; echo \"$DIOPTER_RUN_REPORT\"";
+    let dir = files::dir();
+    let mut command = dio_run(&["--report"]);
+    let output = command.args(["sh", "-c", script]).env("TMPDIR", dir.path()).output();
+    let said = text(&output.expect("it runs"));
+    let mut lines = said.lines();
+    assert_eq!(lines.next(), Some("700"), "{said}");
+    assert!(Path::new(lines.next().expect("its name")).starts_with(dir.path()), "{said}");
+    assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 0);
+}
