@@ -60,3 +60,21 @@ fn the_file_is_in_a_private_directory_and_both_are_removed() {
     assert!(Path::new(lines.next().expect("its name")).starts_with(dir.path()), "{said}");
     assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 0);
 }
+
+#[test]
+fn the_document_has_what_the_report_says() {
+    let dir = files::dir();
+    let (from, out) = (dir.path().join("from"), dir.path().join("out.json"));
+    fs::write(&from, vec![7; 8000]).expect("a file");
+    let mut command = dio_run(&["--json-out", out.to_str().expect("UTF-8")]);
+    let input = format!("if={}", from.display());
+    let output = command.args(["dd", &input, "bs=4000", "iflag=direct", "status=none"]).output();
+    let output = output.expect("it runs");
+    assert!(output.status.success() && output.stdout == vec![7; 8000], "{}", text(&output));
+    assert_eq!(output.stderr, b"", "{}", text(&output));
+    let document = fs::read_to_string(&out).expect("it was written");
+    for line in ["\"schema\": \"diopter.run/1\"", "\"status\": 0", "\"is_loaded\": true"] {
+        assert!(document.contains(line), "{document}");
+    }
+    assert!(!document.contains("\"einvals_avoided\": 0"), "{document}");
+}

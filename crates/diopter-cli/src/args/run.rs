@@ -19,7 +19,7 @@ Examples:
 
 const EXIT_STATUS: &str = "\
 Exit status:
-  the program's own; with --report 128+n if it was ended by signal n
+  the program's own; with --report or --json-out 128+n if it was ended by signal n
   125  dio run itself failed: the message says what to do
   126  the program exists, but can't be run, or can't be changed
   127  the program was not found";
@@ -52,6 +52,9 @@ pub struct ProgramArgs {
     /// Print on standard error what was done: bytes per route, and the EINVALs avoided
     #[arg(long)]
     pub report: bool,
+    /// Write what was done to this file: one JSON document (docs/schema/run.json)
+    #[arg(long, value_name = "FILE")]
+    pub json_out: Option<PathBuf>,
     /// The library, libdiopter_preload.so or libdiopter-preload.so [env: DIOPTER_PRELOAD]
     ///
     /// By default ../lib/diopter/libdiopter-preload.so from the directory of dio, then

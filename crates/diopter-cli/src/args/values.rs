@@ -126,7 +126,7 @@ pub enum Operation {
     Write,
 }
 
-/// A command that has a `--json` document.
+/// A command that has a JSON document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Document {
     /// Printed by `dio bench --json`
@@ -147,6 +147,8 @@ pub enum Document {
     Trace,
     /// Printed by `dio lab bisect --json`
     LabBisect,
+    /// Written by `dio run --json-out`
+    Run,
 }
 
 /// Requests in flight: a number, or tuned during the copy.

@@ -9,6 +9,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::output::put;
@@ -63,18 +65,90 @@ impl Counters {
         self.file.path()
     }
 
-    /// Returns the report: what is not 0.
+    /// Returns what was counted.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn report(&self) -> Result<String, String> {
+    pub fn read(&self) -> Result<Counted, String> {
         let page = rustix::param::page_size();
         let mut bytes = vec![0; page + NAMES_MAX];
         // By the descriptor: the program can put another file under the name.
         let got = self.file.as_file().read_at(&mut bytes, 0);
         let got = got.map_err(|error| format!("read the report's file: {error}; check TMPDIR"))?;
-        Ok(text_of(&parse(&bytes[..got], page)))
+        Ok(Counted(parse(&bytes[..got], page)))
     }
+}
+
+/// The counters by name; `None` if no process had the library.
+pub struct Counted(Option<Vec<(String, u64)>>);
+
+impl Counted {
+    /// Returns the report: what is not 0.
+    pub fn text(&self) -> String {
+        text_of(&self.0)
+    }
+
+    /// Returns the document, with the exit status of `dio run`.
+    pub fn document(&self, status: u8) -> Document {
+        let known = self.0.iter().flatten();
+        let of = |name: &str| known.clone().find(|(known, _)| known == name).map_or(0, |it| it.1);
+        Document {
+            schema: "diopter.run/1",
+            status,
+            is_loaded: self.0.is_some(),
+            einvals_avoided: of("einvals_avoided"),
+            einvals_left: of("einvals_left"),
+            aligned_bytes: of("aligned_bytes"),
+            direct_bytes: of("direct_bytes"),
+            bounced_bytes: of("bounced_bytes"),
+            buffered_bytes: of("buffered_bytes"),
+            written_uncached_bytes: of("written_uncached_bytes"),
+            written_behind_bytes: of("written_behind_bytes"),
+            read_behind_bytes: of("read_behind_bytes"),
+            copied_bytes: of("copied_bytes"),
+            shared_bytes: of("shared_bytes"),
+            processes_with_uring: of("processes_with_uring"),
+            processes_with_aio: of("processes_with_aio"),
+        }
+    }
+}
+
+/// The work of `dio run` for a program and its children. Sizes are in bytes.
+#[derive(Serialize, JsonSchema)]
+#[schemars(title = "diopter.run/1")]
+pub struct Document {
+    /// `diopter.run/1`.
+    schema: &'static str,
+    /// Exit status of `dio run`: the program's, or 128 and the signal that ended it.
+    status: u8,
+    /// True if a process had the library; without it all is 0.
+    is_loaded: bool,
+    /// Requests served that the kernel had refused with EINVAL.
+    einvals_avoided: u64,
+    /// Requests left refused: the file could not be opened a second time.
+    einvals_left: u64,
+    /// Bytes of aligned requests on descriptors with O_DIRECT, passed on.
+    aligned_bytes: u64,
+    /// Bytes served direct.
+    direct_bytes: u64,
+    /// Bytes served direct through an aligned buffer.
+    bounced_bytes: u64,
+    /// Bytes served through the page cache.
+    buffered_bytes: u64,
+    /// Bytes written with RWF_DONTCACHE.
+    written_uncached_bytes: u64,
+    /// Bytes written, written back and dropped from the page cache.
+    written_behind_bytes: u64,
+    /// Bytes read and dropped from the page cache.
+    read_behind_bytes: u64,
+    /// Bytes copied from file to file, direct.
+    copied_bytes: u64,
+    /// Bytes copied by sharing blocks.
+    shared_bytes: u64,
+    /// Processes that used io_uring by themselves: not changed.
+    processes_with_uring: u64,
+    /// Processes that loaded libaio: not changed there.
+    processes_with_aio: u64,
 }
 
 /// Returns the counters by name; `None` if no process had the library.

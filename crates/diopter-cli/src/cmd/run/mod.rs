@@ -8,8 +8,10 @@ mod library;
 mod program;
 
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use diopter::Errno;
@@ -23,7 +25,7 @@ use crate::env::{RUN_ALL, RUN_MIN_SIZE, RUN_REPORT};
 use crate::log;
 use crate::output::{NOT_RUN, RUN_FAILED, UNKNOWN};
 
-use counters::Counters;
+use counters::{Counters, Document};
 
 /// The variable of ld.so with the libraries to load first.
 const LD_PRELOAD: &str = "LD_PRELOAD";
@@ -71,15 +73,49 @@ fn try_run(args: &ProgramArgs) -> Result<u8, Failure> {
     command.env(RUN_MIN_SIZE, args.min_size.to_string());
     let inherited = InheritedSignals::note();
     inherited.pass_to(&mut command);
-    if !args.report {
+    if !args.report && args.json_out.is_none() {
         command.env_remove(RUN_REPORT);
         return Err(not_run(name, &command.exec()));
     }
+    let out = args.json_out.as_deref().map(Out::create).transpose()?;
     let counters = Counters::new().map_err(Failure::own)?;
     command.env(RUN_REPORT, counters.path());
     let status = wait(name, inherited, &mut command)?;
-    log::put(&counters.report().map_err(Failure::own)?);
+    let counted = counters.read().map_err(Failure::own)?;
+    if args.report {
+        log::put(&counted.text());
+    }
+    if let Some(out) = out {
+        out.write(&counted.document(status))?;
+    }
     Ok(status)
+}
+
+pub fn json_schema() -> schemars::Schema {
+    schemars::schema_for!(Document)
+}
+
+/// The file of the document, made before the program runs: one that cannot be made costs no run.
+struct Out<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl Out<'_> {
+    fn create(path: &Path) -> Result<Out<'_>, Failure> {
+        let file = File::create(path).map_err(|error| not_written(path, &error))?;
+        Ok(Out { path, file })
+    }
+
+    fn write(mut self, document: &Document) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(document).expect("strings and numbers are JSON");
+        writeln!(self.file, "{text}").map_err(|error| not_written(self.path, &error))
+    }
+}
+
+fn not_written(path: &Path, error: &io::Error) -> Failure {
+    let name = diopter_text::untrusted::name(path);
+    Failure::own(format!("write {name}: {error}; name another file with --json-out"))
 }
 
 /// Runs the program as a child, and passes on the signals that a process sends to this one. Those
@@ -137,7 +173,7 @@ fn not_run(name: &OsString, error: &io::Error) -> Failure {
 }
 
 /// Returns the value of LD_PRELOAD with the library first.
-fn before_others(library: &std::path::Path, others: Option<OsString>) -> OsString {
+fn before_others(library: &Path, others: Option<OsString>) -> OsString {
     let mut all = library.as_os_str().to_owned();
     if let Some(others) = others.filter(|others| !others.is_empty()) {
         all.push(":");
