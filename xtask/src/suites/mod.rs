@@ -20,9 +20,9 @@ use crate::repo::{self, Outcome};
 use crate::{debian, guard, run};
 use compare::Row;
 use session::{Mode, Programs, Results, Session, Verdict, Work};
-use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use table::{SUITES, Source, Suite};
 use volume::{FileSystem, Volume};
@@ -102,7 +102,7 @@ pub fn run_inner(arguments: &[String]) -> Outcome {
                 seed,
                 dir,
                 tool: tool.as_deref(),
-                work: Cell::default(),
+                work: Mutex::default(),
             };
             rows.push(row(suite, *file_system, scratch, session).unwrap_or_else(|why| {
                 println!("   {why}");
@@ -191,7 +191,8 @@ fn row<'a>(
         let results = (suite.run)(&session)
             .map_err(|error| format!("{}, {}: {error}", suite.name, mode.name()))?;
         std::fs::remove_dir_all(&dir).map_err(message)?;
-        Ok((results, session.work.get()))
+        let work = *session.work.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((results, work))
     };
     let (plain, _) = in_mode(Mode::Plain)?;
     println!("   plain: {}", compare::counts(&plain));

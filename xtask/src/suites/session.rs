@@ -2,11 +2,11 @@
 //! suites.
 
 use crate::repo;
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// Seconds after which a program is killed.
 const SECONDS_MAX: &str = "1800";
@@ -106,7 +106,7 @@ pub struct Session<'a> {
     pub dir: PathBuf,
     /// The program or the directory that the suite fetched or built.
     pub tool: Option<&'a Path>,
-    pub work: Cell<Work>,
+    pub work: Mutex<Work>,
 }
 
 /// A program that has run.
@@ -175,11 +175,11 @@ impl Session<'_> {
             command.output().map_err(|error| format!("timeout does not start: {error}"))?;
         let errors = String::from_utf8_lossy(&output.stderr);
         let (errors, report) = split_report(&errors);
-        let (before, more) = (self.work.get(), Work::parse(report));
-        self.work.set(Work {
-            requests: before.requests + more.requests,
-            uncached: before.uncached + more.uncached,
-        });
+        let more = Work::parse(report);
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        work.requests += more.requests;
+        work.uncached += more.uncached;
+        drop(work);
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + errors;
         Ok(Ran { code: output.status.code(), text })
     }
