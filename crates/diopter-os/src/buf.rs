@@ -7,7 +7,10 @@ use std::ptr::NonNull;
 
 use crate::errno::Errno;
 use crate::fork;
-use crate::owned::{AnyBuf, Header, Kind, OwnedBuf, OwnedBufMut, RawBuf, Registration};
+use crate::lease::Lease;
+use crate::owned::{
+    AnyBuf, Header, Kind, OwnedBuf, OwnedBufMut, RawBuf, Registration, USES_BEFORE,
+};
 
 /// Page size behind a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,13 +36,15 @@ pub struct IoBuf(Box<Mapping>);
 /// kernel, and each move costs one word. It begins as every [`AnyBuf`], so that it becomes one
 /// without an allocation.
 #[repr(C)]
-struct Mapping {
+pub(crate) struct Mapping {
     /// The first mapped byte, and the bytes that `Deref` returns.
     header: Header,
     /// Bytes mapped, a multiple of the page size; 0 only for [`IoBuf::empty`].
     mapped: usize,
     /// The process that mapped it, by generation of fork.
     generation: u64,
+    /// Its place in a ring that has registered it by itself.
+    lease: Option<Lease>,
 }
 
 static KIND: Kind = Kind { type_id: TypeId::of::<IoBuf>, drop: drop_mapping };
@@ -128,8 +133,16 @@ impl IoBuf {
     }
 
     fn mapping(base: NonNull<u8>, mapped: usize, length: usize) -> IoBuf {
-        let header = Header { base, length, registration: None, is_writable: true, kind: &KIND };
-        IoBuf(Box::new(Mapping { header, mapped, generation: fork::generation() }))
+        let header = Header {
+            base,
+            length,
+            is_writable: true,
+            uses_left: USES_BEFORE,
+            kind: &KIND,
+            registration: None,
+        };
+        let generation = fork::generation();
+        IoBuf(Box::new(Mapping { header, mapped, generation, lease: None }))
     }
 
     fn advise(&self, advice: rustix::mm::Advice) -> Result<(), Errno> {
@@ -188,7 +201,34 @@ impl IoBuf {
     }
 
     pub(crate) fn set_registration(&mut self, registration: Registration) {
+        self.0.lease = None;
         self.0.header.registration = Some(registration);
+    }
+}
+
+impl Mapping {
+    /// Returns the mapping of a buffer that is an `IoBuf`.
+    pub(crate) fn of(any: &mut AnyBuf) -> Option<&mut Mapping> {
+        let mut mapping = any.allocation().cast::<Mapping>();
+        // SAFETY: the kind says that the header begins a mapping, which `any` owns, and `any` is
+        // borrowed for as long.
+        if any.is::<IoBuf>() { Some(unsafe { mapping.as_mut() }) } else { None }
+    }
+
+    /// The whole mapping.
+    pub(crate) fn whole(&self) -> libc::iovec {
+        libc::iovec { iov_base: self.header.base.as_ptr().cast(), iov_len: self.mapped }
+    }
+
+    /// Returns true if a caller has registered it.
+    pub(crate) fn is_registered_by_a_caller(&self) -> bool {
+        self.header.registration.is_some() && self.lease.is_none()
+    }
+
+    /// Notes its registration in a ring that has done that by itself.
+    pub(crate) fn lease(&mut self, registration: Registration, lease: Lease) {
+        self.header.registration = Some(registration);
+        self.lease = Some(lease);
     }
 }
 

@@ -55,6 +55,7 @@ pub mod child;
 pub mod errno;
 pub mod fork;
 
+mod lease;
 pub mod owned;
 
 pub mod buf;

@@ -2,7 +2,8 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use crate::owned::{AnyBuf, Registration};
+use crate::buf::Mapping;
+use crate::owned::{AnyBuf, Naming};
 
 /// Pieces for which an entry keeps room from one use to the next: as many as one system call takes
 /// (`IOV_MAX`). While memory is lent there are as many as the caller has slices.
@@ -106,10 +107,15 @@ impl Memory {
         }
     }
 
-    /// Returns the buffer's registration in a ring.
+    /// Notes that a bio of this memory goes to the ring `ring`.
     #[inline]
-    pub fn registration(&self) -> Option<Registration> {
-        self.owner.as_ref().and_then(|owner| owner.header().registration)
+    pub fn note_use(&mut self, ring: u64) -> Naming {
+        self.owner.as_mut().map_or(Naming::Plain, |owner| owner.note_use(ring))
+    }
+
+    /// Returns the mapping of an adopted `IoBuf`.
+    pub fn mapping(&mut self) -> Option<&mut Mapping> {
+        self.owner.as_mut().and_then(Mapping::of)
     }
 
     #[inline]

@@ -82,6 +82,9 @@ pub(crate) struct Header {
     /// Bytes of a request with this memory.
     pub length: usize,
     pub is_writable: bool,
+    /// Bios until a ring considers it for a registration; 0 for memory that is never registered
+    /// without its owner.
+    pub uses_left: u16,
     pub kind: &'static Kind,
     /// The ring that has the memory registered, and its index there.
     pub registration: Option<Registration>,
@@ -93,6 +96,19 @@ pub(crate) struct Registration {
     pub ring: u64,
     pub index: u16,
 }
+
+/// How a bio names its memory to a ring.
+pub(crate) enum Naming {
+    /// By the index of a registered buffer.
+    Registered(u16),
+    /// By its address.
+    Plain,
+    /// The same; and the memory has been used so often that the ring may register it.
+    Often,
+}
+
+/// Bios of a buffer after which a ring may register it.
+pub(crate) const USES_BEFORE: u16 = 16;
 
 /// The type behind a header.
 pub(crate) struct Kind {
@@ -182,7 +198,8 @@ impl AnyBuf {
     fn boxed<T: OwnedBuf>(buf: T, registration: Option<Registration>) -> AnyBuf {
         let kind = const { &Kind { type_id: TypeId::of::<T>, drop: drop_typed::<T> } };
         let (base, length, parts) = buf.into_parts();
-        let header = Header { base, length, registration, is_writable: T::WRITABLE, kind };
+        let is_writable = T::WRITABLE;
+        let header = Header { base, length, is_writable, uses_left: 0, kind, registration };
         let typed = Box::new(Typed::<T> { header, parts: ManuallyDrop::new(parts) });
         AnyBuf(NonNull::from(Box::leak(typed)).cast())
     }
@@ -206,6 +223,32 @@ impl AnyBuf {
     pub(crate) fn header(&self) -> &Header {
         // SAFETY: `self` owns the allocation that the header begins.
         unsafe { self.0.as_ref() }
+    }
+
+    /// Returns the pointer to its allocation, which begins with the header.
+    pub(crate) fn allocation(&mut self) -> NonNull<Header> {
+        self.0
+    }
+
+    /// Notes that a bio of this buffer goes to the ring `ring`.
+    #[inline]
+    pub(crate) fn note_use(&mut self, ring: u64) -> Naming {
+        // SAFETY: `self` owns the allocation that the header begins, and is borrowed exclusively.
+        let header = unsafe { self.0.as_mut() };
+        match header.registration {
+            Some(registration) if registration.ring == ring => {
+                Naming::Registered(registration.index)
+            }
+            _ if header.uses_left == 0 => Naming::Plain,
+            _ if header.uses_left > 1 => {
+                header.uses_left -= 1;
+                Naming::Plain
+            }
+            _ => {
+                header.uses_left = USES_BEFORE;
+                Naming::Often
+            }
+        }
     }
 
     /// Owns an allocation that begins with a header.

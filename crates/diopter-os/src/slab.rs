@@ -10,12 +10,13 @@ use crate::lending::abort_with_lent_memory;
 use crate::memory::{Lent, Memory, MemoryId, Piece};
 use crate::object::OpenObject;
 use crate::op::{BioDraft, BioId, BioSpec, Op, RwFlags, Span};
-use crate::owned::{AnyBuf, OwnedBuf, Registration};
+use crate::owned::{AnyBuf, OwnedBuf};
 
 mod bytes;
 mod local;
 mod objects;
 mod places;
+mod registration;
 mod span;
 
 pub use bytes::AlignmentBits;
@@ -443,10 +444,6 @@ impl Slab {
         let count = slot.segments.get();
         let first = if count == 1 { &slot.only } else { &self.0.iovecs[self.arena(id.index)] };
         (first.get().cast_const(), count)
-    }
-
-    pub(crate) fn registration(&self, id: MemoryId) -> Option<Registration> {
-        self.with_memory(id, Memory::registration).flatten()
     }
 }
 

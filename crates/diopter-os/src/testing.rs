@@ -16,6 +16,8 @@ use crate::errno::Errno;
 
 /// `IORING_REGISTER_BUFFERS`, linux/io_uring.h.
 pub const REGISTER_BUFFERS: u32 = 0;
+/// `IORING_REGISTER_BUFFERS2`, linux/io_uring.h: a sparse table of buffers.
+pub const REGISTER_BUFFERS2: u32 = 15;
 /// `IORING_REGISTER_FILES2`, linux/io_uring.h: a sparse table of files.
 pub const REGISTER_FILES: u32 = 13;
 /// `IORING_REGISTER_RING_FDS`, linux/io_uring.h.

@@ -10,6 +10,7 @@ use io_uring::{EnterFlags, IoUring, opcode, types};
 
 use crate::errno::Errno;
 use crate::fork;
+use crate::memory::MemoryId;
 use crate::object::{ObjectHandle, OpenObject};
 use crate::op::{BioId, BioResult};
 use crate::rw;
@@ -18,6 +19,7 @@ use crate::slab::Slab;
 mod entries;
 mod notify;
 mod offered;
+mod often_used;
 mod polling;
 mod register;
 mod resources;
@@ -27,6 +29,7 @@ mod stall;
 pub use polling::is_direct;
 
 use entries::Entries;
+use often_used::OftenUsed;
 use register::{register_ring, unregister_ring};
 use set_up::set_up;
 use stall::{Stall, TIMER_USER_DATA};
@@ -119,6 +122,12 @@ pub struct Ring {
     tail: usize,
     /// The errno with which the kernel refused the ring. It is not entered again.
     refused: Option<Errno>,
+    /// True while it registers buffers that are used often by itself.
+    registers_itself: bool,
+    /// The buffers that it has registered by itself, once there are any.
+    often_used: Option<OftenUsed>,
+    /// Empty but in a call of [`Ring::queue`]; kept for its capacity.
+    due: Vec<MemoryId>,
     /// Registered file slots: the number of the object in each.
     files: Vec<Option<ObjectHandle>>,
     /// The same slots: the object. It stays until the kernel has let go of it, so that no other
@@ -141,7 +150,6 @@ impl Ring {
     /// absent, `EMFILE`, `ENOMEM`. `EOPNOTSUPP` where it lacks a feature that is needed here:
     /// `IORING_FEAT_EXT_ARG`, and with `sqpoll` `IORING_FEAT_SQPOLL_NONFIXED`.
     pub fn new(slab: &Slab, entries: u32, wanted: RingWanted) -> Result<Ring, Errno> {
-        static SERIAL: AtomicU64 = AtomicU64::new(1);
         let (ring, mut granted) = set_up(entries, wanted)?;
         let registered = granted.registered_ring.then(|| register_ring(ring.as_raw_fd()));
         let enter_index = registered.and_then(Result::ok);
@@ -154,13 +162,16 @@ impl Ring {
         Ok(Ring {
             ring: ManuallyDrop::new(ring),
             slab: slab.clone(),
-            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            serial: next_serial(),
             enter_index,
             features: RingFeatures { granted, buffers: 0 },
             held: 0,
             pushed: vec![None; entries].into(),
             tail: 0,
             refused: None,
+            registers_itself: granted.registered_buffers,
+            often_used: None,
+            due: Vec::new(),
             files: vec![None; slots],
             files_owned: vec![None; slots],
             files_used: 0,
@@ -172,7 +183,8 @@ impl Ring {
     /// Returns the features in force.
     #[must_use]
     pub fn features(&self) -> RingFeatures {
-        self.features
+        let by_itself = self.often_used.as_ref().map_or(0, OftenUsed::count);
+        RingFeatures { buffers: self.features.buffers + by_itself, ..self.features }
     }
 
     /// Returns the number of accepted bios that were not reaped yet.
@@ -189,9 +201,11 @@ impl Ring {
     pub fn queue(&mut self, ids: &[BioId]) -> usize {
         let room = self.pushed.len() - self.sq_len() as usize;
         let accepted = &ids[..ids.len().min(room)];
-        let Ring { ring, slab, files, files_used, serial, features, pushed, tail, .. } = self;
-        let (files, has_buffers) = (&files[..*files_used], features.buffers > 0);
-        let entries = Entries { slab, files, serial: *serial, has_buffers };
+        let Ring { ring, slab, files, files_used, serial, features, pushed, tail, due, .. } = self;
+        let files = &files[..*files_used];
+        let has_buffers =
+            features.buffers > 0 || self.registers_itself || self.often_used.is_some();
+        let mut entries = Entries { slab, files, serial: *serial, has_buffers, due };
         let mut queue = ring.submission();
         for id in accepted {
             slab.hold(*id);
@@ -202,7 +216,14 @@ impl Ring {
             assert!(room.is_ok(), "there was room, and only this thread pushes");
             note_pushed(pushed, tail, Some(*id));
         }
+        drop(queue);
         self.held += u32::try_from(accepted.len()).expect("at most `entries`");
+        if !self.due.is_empty() {
+            let mut due = std::mem::take(&mut self.due);
+            self.register_often_used(&due);
+            due.clear();
+            self.due = due;
+        }
         accepted.len()
     }
 
@@ -224,6 +245,7 @@ impl Ring {
         }
         let entered = self.enter(want.min(self.held), timeout);
         self.reap(done);
+        self.note_dropped_buffers();
         self.guard_against_stall();
         match entered {
             Ok(()) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY | Errno::ETIME) => Ok(()),
@@ -404,6 +426,12 @@ impl Drop for Ring {
     }
 }
 
+/// Returns a number that no other ring of this process has.
+fn next_serial() -> u64 {
+    static SERIAL: AtomicU64 = AtomicU64::new(1);
+    SERIAL.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Records a pushed entry, at the index of the submission queue's entry.
 #[inline]
 fn note_pushed(pushed: &mut [Option<BioId>], tail: &mut usize, id: Option<BioId>) {
@@ -428,6 +456,11 @@ struct EventsArgument {
 #[must_use]
 pub fn descriptors_max() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Returns how many bytes this process may lock (`RLIMIT_MEMLOCK`).
+fn memlock_max() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Memlock).current.unwrap_or(u64::MAX)
 }
 
 fn errno_of(error: &std::io::Error) -> Errno {

@@ -16,6 +16,8 @@ use crate::testing;
 
 #[path = "tests/ring_life.rs"]
 mod life;
+#[path = "tests/ring_often_used.rs"]
+mod often_used;
 #[path = "tests/ring_polling.rs"]
 mod polled;
 

@@ -2,9 +2,10 @@
 
 use io_uring::{opcode, squeue, types};
 
+use crate::memory::MemoryId;
 use crate::object::ObjectHandle;
 use crate::op::{BioId, BioSpec, Op};
-use crate::owned::Registration;
+use crate::owned::Naming;
 use crate::slab::Slab;
 
 enum Target {
@@ -27,13 +28,15 @@ pub(super) struct Entries<'r> {
     pub slab: &'r Slab,
     pub files: &'r [Option<ObjectHandle>],
     pub serial: u64,
-    /// True if any buffer is registered.
+    /// True if buffers may be registered, now or later.
     pub has_buffers: bool,
+    /// Where memory is added that is to be registered.
+    pub due: &'r mut Vec<MemoryId>,
 }
 
 impl Entries<'_> {
     #[inline]
-    pub fn of(&self, id: BioId) -> squeue::Entry {
+    pub fn of(&mut self, id: BioId) -> squeue::Entry {
         let spec = self.slab.spec(id);
         match self.files.iter().position(|file| *file == Some(spec.object)) {
             Some(slot) => {
@@ -44,26 +47,38 @@ impl Entries<'_> {
         }
     }
 
+    /// Returns the index under which memory is registered, and notes memory that is to be.
     #[inline]
-    fn entry_for(&self, id: BioId, spec: &BioSpec, target: Target) -> squeue::Entry {
+    fn index_of(&mut self, memory: MemoryId) -> Option<u16> {
+        match self.slab.note_use(memory, self.serial) {
+            Naming::Registered(index) => Some(index),
+            Naming::Plain => None,
+            Naming::Often => {
+                self.due.push(memory);
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn entry_for(&mut self, id: BioId, spec: &BioSpec, target: Target) -> squeue::Entry {
         let (iovecs, count) = self.slab.iovecs(id);
         let flags = spec.flags.raw();
         let registered = spec
             .span
-            .filter(|_| self.has_buffers)
-            .and_then(|span| self.slab.registration(span.memory))
-            .filter(|registration| registration.ring == self.serial && count == 1);
+            .filter(|_| self.has_buffers && count == 1)
+            .and_then(|span| self.index_of(span.memory));
         let only = || {
             // SAFETY: a read or write has at least one segment, and the bio is held.
             unsafe { iovecs.read() }
         };
         match (spec.op, registered) {
-            (Op::Read, Some(Registration { index, .. })) => {
+            (Op::Read, Some(index)) => {
                 let base = only().iov_base.cast();
                 with_target!(target, t => opcode::ReadFixed::new(t, base, spec.length(), index)
                     .offset(spec.offset).rw_flags(flags).build())
             }
-            (Op::Write, Some(Registration { index, .. })) => {
+            (Op::Write, Some(index)) => {
                 let base = only().iov_base.cast_const().cast();
                 with_target!(target, t => opcode::WriteFixed::new(t, base, spec.length(), index)
                     .offset(spec.offset).rw_flags(flags).build())

@@ -18,6 +18,7 @@ impl Ring {
             return Err(Errno::EOPNOTSUPP);
         }
         let count = u16::try_from(buffers.len()).map_err(|_| Errno::EINVAL)?;
+        self.leave_registering_to_the_caller();
         let iovecs: Vec<libc::iovec> = buffers
             .iter()
             .map(|buf| libc::iovec { iov_base: buf.as_raw().cast(), iov_len: buf.mapped() })
