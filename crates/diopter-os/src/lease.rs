@@ -9,8 +9,8 @@ struct Ended {
     by_index: Box<[AtomicBool]>,
 }
 
-/// A buffer's place in the table of a ring. Dropping it, on any thread, tells the ring. It takes no
-/// lock, for it may be dropped in a child of fork.
+/// A buffer's place in the table of a ring. Its drop, on any thread, reports to the ring. The drop
+/// takes no lock, for it may run in a child of fork.
 pub(crate) struct Lease {
     index: u16,
     ended: Arc<Ended>,
@@ -38,13 +38,13 @@ impl Leases {
         Lease { index, ended: Arc::clone(&self.0) }
     }
 
-    /// Returns true if a lease has ended.
+    /// Returns true if a lease was dropped.
     #[inline]
     pub fn have_ended(&self) -> bool {
         self.0.any.load(Ordering::Relaxed)
     }
 
-    /// Returns the indexes whose leases have ended.
+    /// Returns the indexes whose leases were dropped.
     pub fn take_ended(&self) -> Vec<u16> {
         // First: a lease that ends from here on sets it again.
         self.0.any.swap(false, Ordering::AcqRel);
