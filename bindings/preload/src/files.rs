@@ -5,6 +5,10 @@
 //! Closing a descriptor releases the POSIX locks that the process holds on its file. So a file here
 //! is closed only while the program closes a descriptor of the same inode, which releases the locks
 //! in any case, and just before that: a lock that is taken later stays.
+//!
+//! The program may close a descriptor of the engine by a system call that this library does not
+//! see, and open another file under its number. So a file's descriptors are looked at before it is
+//! used again, and a file that lost one of them is neither used nor closed.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -91,7 +95,7 @@ impl Files {
         let files = open.chain(self.retired.iter().map(|(inode, file)| (*inode, file)));
         let own = files
             .flat_map(|(inode, file)| file.descriptors().map(move |fd| (inode, fd.as_raw_fd())));
-        own.chain(self.inherited.iter().copied().filter(is_still_of)).collect()
+        own.chain(self.inherited.iter().copied()).filter(is_still_of).collect()
     }
 
     /// Returns the file of a descriptor with these flags. The engine uses a separate descriptor,
@@ -108,8 +112,12 @@ impl Files {
         }
         let access = Access::of(flags);
         let key = (Inode::of(&stat), access);
-        if let Some(file) = self.open.get(&key) {
-            return Ok(Served { file: Arc::clone(file), append: access.append });
+        if let Some(file) = self.open.remove(&key) {
+            if is_intact(key.0, &file) {
+                self.open.insert(key, Arc::clone(&file));
+                return Ok(Served { file, append: access.append });
+            }
+            end(key.0, file);
         }
         HAS_FILES.store(true, Ordering::Relaxed);
         let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
@@ -138,7 +146,11 @@ impl Files {
         while let Some(key) = self.open.keys().find(|key| of_inode(key)).copied() {
             self.retired.extend(self.open.remove(&key).map(|file| (inode, file)));
         }
-        self.retired.retain(|(known, file)| *known != inode || Arc::strong_count(file) > 1);
+        let is_kept =
+            |(known, file): &(Inode, Arc<File>)| *known != inode || Arc::strong_count(file) > 1;
+        let (kept, ended): (_, Vec<_>) = self.retired.drain(..).partition(is_kept);
+        self.retired = kept;
+        ended.into_iter().for_each(|(inode, file)| end(inode, file));
         let (closed, kept) = self.inherited.drain(..).partition(|(known, _)| *known == inode);
         self.inherited = kept;
         let closed: Vec<(Inode, RawFd)> = closed;
@@ -167,8 +179,11 @@ impl Files {
 
     /// Returns true if the descriptor is one of the engine's.
     pub fn is_own(&self, fd: RawFd) -> bool {
-        let inherited = self.inherited.iter().find(|(_, own)| *own == fd);
-        self.all().any(|file| is_of(file, fd)) || inherited.is_some_and(is_still_of)
+        let open = self.open.iter().map(|(key, file)| (key.0, file));
+        let retired = self.retired.iter().map(|(inode, file)| (*inode, file));
+        let own = open.chain(retired).filter(|(_, file)| is_of(file, fd)).map(|(inode, _)| inode);
+        let inherited = self.inherited.iter().filter(|(_, its)| *its == fd);
+        own.chain(inherited.map(|(inode, _)| *inode)).any(|inode| is_still_of(&(inode, fd)))
     }
 
     /// Returns the engine's descriptors, in order.
@@ -177,11 +192,19 @@ impl Files {
         all.sort_unstable();
         all
     }
+}
 
-    fn all(&self) -> impl Iterator<Item = &File> {
-        let retired = self.retired.iter().map(|(_, file)| file);
-        self.open.values().chain(retired).map(|file| &**file)
+/// Closes a file, if no other thread uses it, and its descriptors are its own.
+fn end(inode: Inode, file: Arc<File>) {
+    if !is_intact(inode, &file) {
+        // Its numbers are of the program's files: closing it would close those.
+        std::mem::forget(file);
     }
+}
+
+/// Returns true if each descriptor of a file is still of its inode.
+fn is_intact(inode: Inode, file: &File) -> bool {
+    file.descriptors().all(|fd| is_still_of(&(inode, fd.as_raw_fd())))
 }
 
 fn is_of(file: &File, fd: RawFd) -> bool {
