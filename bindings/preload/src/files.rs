@@ -10,12 +10,13 @@
 //! see, and open another file under its number. So a file's descriptors are looked at before it is
 //! used again, and a file that lost one of them is neither used nor closed.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use diopter::{Errno, File};
+use diopter::{BackendKind, EngineOptions, Errno, File, use_for_this_thread};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 
 use crate::real;
@@ -110,6 +111,7 @@ impl Files {
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
             return Err(Errno::EINVAL);
         }
+        prepare_engine();
         let access = Access::of(flags);
         let key = (Inode::of(&stat), access);
         if let Some(file) = self.open.remove(&key) {
@@ -205,6 +207,18 @@ fn end(inode: Inode, file: Arc<File>) {
 /// Returns true if each descriptor of a file is still of its inode.
 fn is_intact(inode: Inode, file: &File) -> bool {
     file.descriptors().all(|fd| is_still_of(&(inode, fd.as_raw_fd())))
+}
+
+/// Has the engine of this thread make no descriptors: that of a ring would be in the program's
+/// table.
+fn prepare_engine() {
+    thread_local! {
+        static HAS_ENGINE: Cell<bool> = const { Cell::new(false) };
+    }
+    if !HAS_ENGINE.replace(true) {
+        let backend = BackendKind::Threads;
+        use_for_this_thread(EngineOptions { backend, ..EngineOptions::DEFAULT });
+    }
 }
 
 fn is_of(file: &File, fd: RawFd) -> bool {

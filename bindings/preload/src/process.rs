@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use diopter_os::fork;
 use rustix::process::{Pid, getpid};
 
+use crate::config;
 use crate::files::Files;
 use crate::uncached::Streams;
 
@@ -40,11 +41,13 @@ impl Process {
                     place = &parent.child;
                 }
                 None => {
+                    let is_all = config::get().is_some_and(|config| config.all);
+                    let streams = if is_all { Streams::with_room() } else { Streams::default() };
                     let new = Process {
                         generation,
                         id: getpid(),
                         files: Mutex::new(Files::inheriting(std::mem::take(&mut inherited))),
-                        streams: Mutex::default(),
+                        streams: Mutex::new(streams),
                         child: OnceLock::new(),
                     };
                     // Another thread may have been first.
