@@ -50,6 +50,10 @@ pub struct Files {
     /// Descriptors of the parent's files, in a child of fork, which uses none of them. It keeps
     /// them open, because it may have locks on their files.
     inherited: Vec<(Inode, RawFd)>,
+    /// Those of the numbers 0, 1 and 2 that the program has closed, while requests are served.
+    standard: Vec<OwnedFd>,
+    /// Requests that are served.
+    served: usize,
 }
 
 /// A file, and what the position of the descriptor needs.
@@ -162,6 +166,7 @@ impl Files {
     /// Closes the file that has the descriptor, which the program wants for another file. Returns
     /// false if a thread uses it at this moment, or the process has locks on the file.
     pub fn evict(&mut self, fd: RawFd) -> bool {
+        self.standard.retain(|own| own.as_raw_fd() != fd);
         if !self.is_own(fd) {
             return true;
         }
@@ -186,13 +191,43 @@ impl Files {
         let own = open.chain(retired).filter(|(_, file)| is_of(file, fd)).map(|(inode, _)| inode);
         let inherited = self.inherited.iter().filter(|(_, its)| *its == fd);
         own.chain(inherited.map(|(inode, _)| *inode)).any(|inode| is_still_of(&(inode, fd)))
+            || self.standard.iter().any(|own| own.as_raw_fd() == fd)
     }
 
     /// Returns the engine's descriptors, in order.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let mut all: Vec<RawFd> = self.numbers().into_iter().map(|(_, fd)| fd).collect();
+        all.extend(self.standard.iter().map(AsRawFd::as_raw_fd));
         all.sort_unstable();
         all
+    }
+
+    /// Takes the numbers 0, 1 and 2 if the program has closed them, until [`Files::end_serving`]. A
+    /// file of the engine under one of them would get what the program prints.
+    pub fn begin_serving(&mut self) {
+        self.served += 1;
+        let is_closed =
+            |fd| real::descriptor(fd).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_err());
+        if !(0..3).any(is_closed) {
+            return;
+        }
+        HAS_FILES.store(true, Ordering::Relaxed);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        while let Ok(fd) = rustix::fs::open("/dev/null", flags, Mode::empty()) {
+            if fd.as_raw_fd() > 2 {
+                break;
+            }
+            self.standard.push(fd);
+        }
+    }
+
+    /// Closes the numbers of [`Files::begin_serving`] that the program has not given to a file,
+    /// with the last request.
+    pub fn end_serving(&mut self) {
+        self.served -= 1;
+        if self.served == 0 {
+            self.standard.clear();
+        }
     }
 }
 
@@ -251,23 +286,4 @@ pub fn open_descriptors() -> impl Iterator<Item = RawFd> {
     let numbers: Vec<_> =
         names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     numbers.into_iter()
-}
-
-/// Takes the numbers 0, 1 and 2 if the program has closed them, for as long as the result lives. A
-/// file of the engine under one of them would get what the program prints.
-pub fn take_standard_numbers() -> Vec<OwnedFd> {
-    let mut taken = Vec::new();
-    let is_closed =
-        |fd| real::descriptor(fd).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_err());
-    if !(0..3).any(is_closed) {
-        return taken;
-    }
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    while let Ok(fd) = rustix::fs::open("/dev/null", flags, Mode::empty()) {
-        if fd.as_raw_fd() > 2 {
-            break;
-        }
-        taken.push(fd);
-    }
-    taken
 }

@@ -64,4 +64,19 @@ impl Process {
     pub fn streams(&self) -> MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Keeps the numbers 0, 1 and 2 from the engine's files for as long as the result lives.
+    pub fn serving(&self) -> Serving<'_> {
+        self.files().begin_serving();
+        Serving(self)
+    }
+}
+
+/// A request is served.
+pub struct Serving<'p>(&'p Process);
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        self.0.files().end_serving();
+    }
 }

@@ -60,4 +60,5 @@ ways! {
     numbers_that_are_closed_by_a_system_call "raw_closes";
     numbers_that_a_thread_takes "dup2_thread";
     numbers_that_a_thread_closes "close_range_thread";
+    the_number_0_that_a_thread_takes "standard_thread";
 }

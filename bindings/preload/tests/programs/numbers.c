@@ -116,10 +116,38 @@ static void close_range_thread(void) {
 	thread();
 }
 
+static void *writer(void *fd) {
+	char bytes[LENGTH] = "bytes";
+	for (int i = 0; !__atomic_load_n(&is_done, __ATOMIC_RELAXED); i++)
+		if (pwrite(*(int *)fd, bytes, LENGTH, 5) != LENGTH)
+			printf("pwrite: %s\n", strerror(errno));
+	return 0;
+}
+
+/* The number 0 is closed while another thread writes: who takes it has it, and closes it once. */
+static void standard_thread(void) {
+	int fd = moved(opened(), 800), lost = 0, twice = 0;
+	pthread_t thread;
+	other = moved(empty_file(), 900);
+	close(0);
+	pthread_create(&thread, 0, writer, &fd);
+	for (int i = 0; i < TIMES; i++) {
+		lost += dup2(other, 0) != 0;
+		for (int j = 0; j < 50; j++)
+			lost += fcntl(0, F_GETFD) < 0;
+		lost += close(0) != 0;
+		twice += close(0) == 0;
+	}
+	__atomic_store_n(&is_done, 1, __ATOMIC_RELAXED);
+	pthread_join(thread, 0);
+	printf("lost: %d, closed twice: %d\n", lost, twice);
+}
+
 int main(int count, char **arguments) {
 	static const struct { const char *name; void (*run)(void); } all[] = {
 		{"raw_closes", raw_closes}, {"dup2_thread", thread},
 		{"close_range_thread", close_range_thread},
+		{"standard_thread", standard_thread},
 	};
 	if (count != 3)
 		return 1;
