@@ -143,11 +143,12 @@ pub enum Copied {
     ByEngine(Result<usize, Errno>),
 }
 
-/// Closes a descriptor by `plain`, unless it is the engine's.
+/// Closes a descriptor by `plain`, unless it is the engine's, or not open: the engine could get its
+/// number before `plain` closes it.
 pub fn close(fd: c_int, plain: impl Fn() -> c_int) -> c_int {
     match before_close(fd) {
         Ok(()) => plain(),
-        Err(errno) => result_of(Err(errno)).try_into().unwrap_or(-1),
+        Err(errno) => result_of_int(Err(errno)),
     }
 }
 
@@ -159,7 +160,8 @@ pub fn before_hidden_close(fd: c_int) {
 
 /// Gives the number `new` to the file of `old` by `plain`. Fails with `EBUSY` if `new` is of the
 /// engine and in use, as what it writes at this moment would go to the file of `old`; or if the
-/// process has locks on its file, which its close would release.
+/// process has locks on its file, which its close would release. Until `plain` returns, the engine
+/// opens no file in any thread: it could get the number `new`.
 pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
     if is_watching()
         && old != new
@@ -169,26 +171,33 @@ pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
         let done = serve(|process| {
             end_streams(process, new, fd);
             let mut files = process.files();
-            let is_free = files.evict(new);
-            if is_free {
-                forget(&mut files, fd);
+            if !files.evict(new) {
+                return Ok(Err(Errno::EBUSY));
             }
-            Ok(is_free)
+            forget(&mut files, fd);
+            Ok(called(&plain))
         });
-        // In a child of vfork there is nothing to do.
-        if done == Ok(false) {
-            return result_of(Err(Errno::EBUSY)).try_into().unwrap_or(-1);
+        // In a child of vfork there is nothing to do before.
+        if let Ok(done) = done {
+            return result_of_int(done);
         }
     }
     plain()
 }
 
-/// Closes the descriptors from `first` to `last` by `plain`, piece by piece around the engine's.
+/// Makes a call of libc; the errno is a value.
+fn called(plain: impl Fn() -> c_int) -> Result<c_int, Errno> {
+    let result = plain();
+    if result < 0 { Err(Errno::from_raw(Raw::last_raw())) } else { Ok(result) }
+}
+
+/// Closes the descriptors from `first` to `last` by `plain`, piece by piece around the engine's. It
+/// opens no others until then.
 pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> c_int {
     if !is_watching() || first > last {
         return plain(first, last);
     }
-    let own = serve(|process| {
+    let done = serve(|process| {
         for fd in files::open_descriptors().filter(|fd| is_within(*fd, first, last)) {
             if let Some(borrowed) = descriptor(fd) {
                 end_streams(process, fd, borrowed);
@@ -198,10 +207,20 @@ pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> 
                 }
             }
         }
-        Ok(process.files().descriptors())
+        let files = process.files();
+        Ok(called(|| close_between(&files.descriptors(), (first, last), &plain)))
     });
+    done.map_or_else(|_| plain(first, last), result_of_int)
+}
+
+/// Closes the descriptors of a range by `plain` but for `kept`, which are in order.
+fn close_between(
+    kept: &[c_int],
+    (first, last): (u32, u32),
+    plain: impl Fn(u32, u32) -> c_int,
+) -> c_int {
     let mut from = first;
-    for own in own.unwrap_or_default().into_iter().filter_map(|fd| u32::try_from(fd).ok()) {
+    for own in kept.iter().filter_map(|fd| u32::try_from(*fd).ok()) {
         if own < from || own > last {
             continue;
         }
@@ -305,14 +324,14 @@ fn before_close(number: c_int) -> Result<(), Errno> {
     let known = serve(|process| {
         end_streams(process, number, fd);
         let mut files = process.files();
-        let is_own = files.is_own(number);
-        if !is_own {
+        let is_programs = is_open(number) && !files.is_own(number);
+        if is_programs {
             forget(&mut files, fd);
         }
-        Ok(is_own)
+        Ok(is_programs)
     });
     // A child of vfork closes its own descriptors, whichever they are.
-    if known == Ok(true) { Err(Errno::EBADF) } else { Ok(()) }
+    if known == Ok(false) { Err(Errno::EBADF) } else { Ok(()) }
 }
 
 fn end_streams(process: &Process, number: c_int, fd: BorrowedFd<'_>) {
@@ -349,4 +368,12 @@ pub fn result_of(result: Result<usize, Errno>) -> isize {
             -1
         }
     }
+}
+
+/// As [`result_of`], for calls whose results are small.
+fn result_of_int(result: Result<c_int, Errno>) -> c_int {
+    result.unwrap_or_else(|errno| {
+        Raw::set_raw(errno.raw());
+        -1
+    })
 }

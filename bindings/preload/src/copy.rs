@@ -8,7 +8,6 @@ use diopter::{Errno, File};
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 
 use crate::direct::Taken;
-use crate::files;
 use crate::process::Process;
 use crate::real;
 use crate::report::{self, Counter};
@@ -152,7 +151,7 @@ fn by_engine(
     target: Side<'_>,
     length: u64,
 ) -> Result<Result<usize, Errno>, Errno> {
-    let _standard = files::take_standard_numbers();
+    let _serving = process.serving();
     let (reader, writer) = {
         let mut files = process.files();
         match (files.of(source.fd, pair.source), files.of(target.fd, pair.target)) {
@@ -185,7 +184,7 @@ pub fn piece_of(
     sent: usize,
     length: usize,
 ) -> Result<Vec<u8>, Errno> {
-    let _standard = files::take_standard_numbers();
+    let _serving = process.serving();
     let flags = rustix::fs::fcntl_getfl(source.fd)?;
     let served = process.files().of(source.fd, flags)?;
     let mut piece = vec![0; length];

@@ -7,7 +7,6 @@ use diopter::engine::PlanQuery;
 use diopter::{Errno, File, Policies};
 use rustix::fs::{FileType, OFlags, SeekFrom};
 
-use crate::files;
 use crate::memory::Memory;
 use crate::process::Process;
 use crate::report::{self, Counter};
@@ -73,7 +72,7 @@ pub fn transfer<'a>(
     if !flags.contains(OFlags::DIRECT) || flags.contains(OFlags::PATH) {
         return Err(Errno::EINVAL);
     }
-    let _standard = files::take_standard_numbers();
+    let _serving = process.serving();
     let served = process.files().of(fd, flags).inspect_err(|_| {
         report::add(Counter::EinvalsLeft, 1);
     });

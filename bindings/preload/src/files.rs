@@ -5,13 +5,18 @@
 //! Closing a descriptor releases the POSIX locks that the process holds on its file. So a file here
 //! is closed only while the program closes a descriptor of the same inode, which releases the locks
 //! in any case, and just before that: a lock that is taken later stays.
+//!
+//! The program may close a descriptor of the engine by a system call that this library does not
+//! see, and open another file under its number. So a file's descriptors are looked at before it is
+//! used again, and a file that lost one of them is neither used nor closed.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use diopter::{Errno, File};
+use diopter::{BackendKind, EngineOptions, Errno, File, use_for_this_thread};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 
 use crate::real;
@@ -45,6 +50,10 @@ pub struct Files {
     /// Descriptors of the parent's files, in a child of fork, which uses none of them. It keeps
     /// them open, because it may have locks on their files.
     inherited: Vec<(Inode, RawFd)>,
+    /// Those of the numbers 0, 1 and 2 that the program has closed, while requests are served.
+    standard: Vec<OwnedFd>,
+    /// Requests that are served.
+    served: usize,
 }
 
 /// A file, and what the position of the descriptor needs.
@@ -91,7 +100,7 @@ impl Files {
         let files = open.chain(self.retired.iter().map(|(inode, file)| (*inode, file)));
         let own = files
             .flat_map(|(inode, file)| file.descriptors().map(move |fd| (inode, fd.as_raw_fd())));
-        own.chain(self.inherited.iter().copied().filter(is_still_of)).collect()
+        own.chain(self.inherited.iter().copied()).filter(is_still_of).collect()
     }
 
     /// Returns the file of a descriptor with these flags. The engine uses a separate descriptor,
@@ -106,10 +115,15 @@ impl Files {
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
             return Err(Errno::EINVAL);
         }
+        prepare_engine();
         let access = Access::of(flags);
         let key = (Inode::of(&stat), access);
-        if let Some(file) = self.open.get(&key) {
-            return Ok(Served { file: Arc::clone(file), append: access.append });
+        if let Some(file) = self.open.remove(&key) {
+            if is_intact(key.0, &file) {
+                self.open.insert(key, Arc::clone(&file));
+                return Ok(Served { file, append: access.append });
+            }
+            end(key.0, file);
         }
         HAS_FILES.store(true, Ordering::Relaxed);
         let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
@@ -138,7 +152,11 @@ impl Files {
         while let Some(key) = self.open.keys().find(|key| of_inode(key)).copied() {
             self.retired.extend(self.open.remove(&key).map(|file| (inode, file)));
         }
-        self.retired.retain(|(known, file)| *known != inode || Arc::strong_count(file) > 1);
+        let is_kept =
+            |(known, file): &(Inode, Arc<File>)| *known != inode || Arc::strong_count(file) > 1;
+        let (kept, ended): (_, Vec<_>) = self.retired.drain(..).partition(is_kept);
+        self.retired = kept;
+        ended.into_iter().for_each(|(inode, file)| end(inode, file));
         let (closed, kept) = self.inherited.drain(..).partition(|(known, _)| *known == inode);
         self.inherited = kept;
         let closed: Vec<(Inode, RawFd)> = closed;
@@ -148,6 +166,7 @@ impl Files {
     /// Closes the file that has the descriptor, which the program wants for another file. Returns
     /// false if a thread uses it at this moment, or the process has locks on the file.
     pub fn evict(&mut self, fd: RawFd) -> bool {
+        self.standard.retain(|own| own.as_raw_fd() != fd);
         if !self.is_own(fd) {
             return true;
         }
@@ -167,20 +186,73 @@ impl Files {
 
     /// Returns true if the descriptor is one of the engine's.
     pub fn is_own(&self, fd: RawFd) -> bool {
-        let inherited = self.inherited.iter().find(|(_, own)| *own == fd);
-        self.all().any(|file| is_of(file, fd)) || inherited.is_some_and(is_still_of)
+        let open = self.open.iter().map(|(key, file)| (key.0, file));
+        let retired = self.retired.iter().map(|(inode, file)| (*inode, file));
+        let own = open.chain(retired).filter(|(_, file)| is_of(file, fd)).map(|(inode, _)| inode);
+        let inherited = self.inherited.iter().filter(|(_, its)| *its == fd);
+        own.chain(inherited.map(|(inode, _)| *inode)).any(|inode| is_still_of(&(inode, fd)))
+            || self.standard.iter().any(|own| own.as_raw_fd() == fd)
     }
 
     /// Returns the engine's descriptors, in order.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let mut all: Vec<RawFd> = self.numbers().into_iter().map(|(_, fd)| fd).collect();
+        all.extend(self.standard.iter().map(AsRawFd::as_raw_fd));
         all.sort_unstable();
         all
     }
 
-    fn all(&self) -> impl Iterator<Item = &File> {
-        let retired = self.retired.iter().map(|(_, file)| file);
-        self.open.values().chain(retired).map(|file| &**file)
+    /// Takes the numbers 0, 1 and 2 if the program has closed them, until [`Files::end_serving`]. A
+    /// file of the engine under one of them would get what the program prints.
+    pub fn begin_serving(&mut self) {
+        self.served += 1;
+        let is_closed =
+            |fd| real::descriptor(fd).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_err());
+        if !(0..3).any(is_closed) {
+            return;
+        }
+        HAS_FILES.store(true, Ordering::Relaxed);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        while let Ok(fd) = rustix::fs::open("/dev/null", flags, Mode::empty()) {
+            if fd.as_raw_fd() > 2 {
+                break;
+            }
+            self.standard.push(fd);
+        }
+    }
+
+    /// Closes the numbers of [`Files::begin_serving`] that the program has not given to a file,
+    /// with the last request.
+    pub fn end_serving(&mut self) {
+        self.served -= 1;
+        if self.served == 0 {
+            self.standard.clear();
+        }
+    }
+}
+
+/// Closes a file, if no other thread uses it, and its descriptors are its own.
+fn end(inode: Inode, file: Arc<File>) {
+    if !is_intact(inode, &file) {
+        // Its numbers are of the program's files: closing it would close those.
+        std::mem::forget(file);
+    }
+}
+
+/// Returns true if each descriptor of a file is still of its inode.
+fn is_intact(inode: Inode, file: &File) -> bool {
+    file.descriptors().all(|fd| is_still_of(&(inode, fd.as_raw_fd())))
+}
+
+/// Has the engine of this thread make no descriptors: that of a ring would be in the program's
+/// table.
+fn prepare_engine() {
+    thread_local! {
+        static HAS_ENGINE: Cell<bool> = const { Cell::new(false) };
+    }
+    if !HAS_ENGINE.replace(true) {
+        let backend = BackendKind::Threads;
+        use_for_this_thread(EngineOptions { backend, ..EngineOptions::DEFAULT });
     }
 }
 
@@ -214,23 +286,4 @@ pub fn open_descriptors() -> impl Iterator<Item = RawFd> {
     let numbers: Vec<_> =
         names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     numbers.into_iter()
-}
-
-/// Takes the numbers 0, 1 and 2 if the program has closed them, for as long as the result lives. A
-/// file of the engine under one of them would get what the program prints.
-pub fn take_standard_numbers() -> Vec<OwnedFd> {
-    let mut taken = Vec::new();
-    let is_closed =
-        |fd| real::descriptor(fd).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_err());
-    if !(0..3).any(is_closed) {
-        return taken;
-    }
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    while let Ok(fd) = rustix::fs::open("/dev/null", flags, Mode::empty()) {
-        if fd.as_raw_fd() > 2 {
-            break;
-        }
-        taken.push(fd);
-    }
-    taken
 }

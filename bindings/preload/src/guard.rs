@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use diopter::{BackendKind, EngineOptions, Errno, use_for_this_thread};
+use diopter::Errno;
 use nix::errno::Errno as Raw;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
@@ -18,7 +18,6 @@ const SYNCHRONOUS: [Signal; 5] =
 
 thread_local! {
     static IS_SERVING: Cell<bool> = const { Cell::new(false) };
-    static HAS_ENGINE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Returns true in a call that the engine makes, in one of a signal handler that interrupted it,
@@ -40,7 +39,6 @@ pub fn serve<R>(f: impl FnOnce(&'static Process) -> Result<R, Errno>) -> Result<
     let cancel = real::set_cancel_state(real::CANCEL_DISABLE);
     let result = catch_unwind(AssertUnwindSafe(|| {
         let process = Process::this().ok_or(Errno::EINVAL)?;
-        prepare_engine();
         f(process)
     }));
     real::set_cancel_state(cancel);
@@ -51,13 +49,4 @@ pub fn serve<R>(f: impl FnOnce(&'static Process) -> Result<R, Errno>) -> Result<
     }
     Raw::set_raw(errno);
     result.unwrap_or(Err(Errno::EIO))
-}
-
-/// Has the engine of this thread make no descriptors: that of a ring would be in the program's
-/// table.
-fn prepare_engine() {
-    if !HAS_ENGINE.replace(true) {
-        let backend = BackendKind::Threads;
-        use_for_this_thread(EngineOptions { backend, ..EngineOptions::DEFAULT });
-    }
 }

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use diopter_os::fork;
 use rustix::process::{Pid, getpid};
 
+use crate::config;
 use crate::files::Files;
 use crate::uncached::Streams;
 
@@ -40,11 +41,13 @@ impl Process {
                     place = &parent.child;
                 }
                 None => {
+                    let is_all = config::get().is_some_and(|config| config.all);
+                    let streams = if is_all { Streams::with_room() } else { Streams::default() };
                     let new = Process {
                         generation,
                         id: getpid(),
                         files: Mutex::new(Files::inheriting(std::mem::take(&mut inherited))),
-                        streams: Mutex::default(),
+                        streams: Mutex::new(streams),
                         child: OnceLock::new(),
                     };
                     // Another thread may have been first.
@@ -60,5 +63,20 @@ impl Process {
 
     pub fn streams(&self) -> MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the numbers 0, 1 and 2 from the engine's files for as long as the result lives.
+    pub fn serving(&self) -> Serving<'_> {
+        self.files().begin_serving();
+        Serving(self)
+    }
+}
+
+/// A request is served.
+pub struct Serving<'p>(&'p Process);
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        self.0.files().end_serving();
     }
 }

@@ -7,6 +7,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::calls::{self, Copied, Transfer};
 use crate::lent::{filled, filled_parts, is_accessible, length_of, taken, taken_parts};
+use crate::process::Process;
 use crate::{config, real, report};
 
 /// Runs when the library is loaded, before `main`.
@@ -18,6 +19,8 @@ static LOAD: extern "C" fn() = {
         if let Some(path) = config::get().and_then(|config| config.report.as_deref()) {
             report::start(path);
         }
+        // Allocated here, and not in a signal handler that interrupted malloc.
+        let _first = Process::this();
     }
     load
 };

@@ -35,8 +35,14 @@ const FOLIO: u64 = 2 << 20;
 /// descriptor was closed where this library does not see it, costs pages of the cache, not bytes.
 #[derive(Default)]
 pub struct Streams {
-    by_number: BTreeMap<RawFd, Stream>,
+    /// Those of the first numbers.
+    low: Vec<Option<Stream>>,
+    high: BTreeMap<RawFd, Option<Stream>>,
 }
+
+/// Numbers that have a place from the start, as many as a process may use by default: a signal
+/// handler may read, write and close while `malloc` is interrupted.
+const LOW: usize = 1024;
 
 /// The windows of one descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +109,16 @@ fn is_direct(fd: BorrowedFd<'_>) -> bool {
 }
 
 impl Streams {
+    /// Returns no streams, with room for them.
+    pub fn with_room() -> Streams {
+        Streams { low: vec![None; LOW], high: BTreeMap::new() }
+    }
+
+    fn get_mut(&mut self, number: RawFd) -> Option<&mut Option<Stream>> {
+        let low = usize::try_from(number).ok().and_then(|number| self.low.get_mut(number));
+        low.or_else(|| self.high.get_mut(&number))
+    }
+
     /// Decides how a write to a large file is done.
     pub fn before_write(
         &mut self,
@@ -130,7 +146,7 @@ impl Streams {
 
     /// Notes that the flag was refused.
     pub fn refuse_flag(&mut self, number: RawFd) {
-        if let Some(stream) = self.by_number.get_mut(&number) {
+        if let Some(Some(stream)) = self.get_mut(number) {
             stream.has_no_flag = true;
         }
     }
@@ -194,7 +210,8 @@ impl Streams {
 
     /// Ends the stream of a descriptor that the program closes.
     pub fn close(&mut self, files: &mut Files, number: RawFd, fd: BorrowedFd<'_>) {
-        let Some(stream) = self.by_number.remove(&number) else { return };
+        let Some(stream) = self.get_mut(number).and_then(Option::take) else { return };
+        self.high.remove(&number);
         let is_same = rustix::fs::fstat(fd).is_ok_and(|stat| Inode::of(&stat) == stream.inode);
         if is_same && !stream.is_left {
             stream.read.drop_pages(fd);
@@ -202,20 +219,22 @@ impl Streams {
         }
     }
 
-    fn has(&self, of: Open<'_>) -> bool {
-        let known = self.by_number.get(&of.number);
+    fn has(&mut self, of: Open<'_>) -> bool {
+        let known = self.get_mut(of.number).and_then(|place| place.as_ref());
         known.is_some_and(|known| known.inode == Inode::of(of.stat))
     }
 
     fn stream(&mut self, of: Open<'_>) -> &mut Stream {
-        if !self.has(of) {
+        let is_known = self.has(of);
+        let low = usize::try_from(of.number).ok().and_then(|number| self.low.get_mut(number));
+        let place = low.unwrap_or_else(|| self.high.entry(of.number).or_default());
+        let known = place.take().filter(|_| is_known);
+        place.insert(known.unwrap_or_else(|| {
             let inode = Inode::of(of.stat);
             let is_left = is_cached(of.fd, size_of(of.stat));
             let (read, written) = <(Window, Window)>::default();
-            let stream = Stream { inode, is_left, has_no_flag: false, read, written };
-            self.by_number.insert(of.number, stream);
-        }
-        self.by_number.get_mut(&of.number).expect("it was inserted")
+            Stream { inode, is_left, has_no_flag: false, read, written }
+        }))
     }
 }
 

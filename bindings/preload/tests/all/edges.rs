@@ -10,8 +10,8 @@ use crate::support::{command, compiled, pattern, text};
 const FILE_BYTES: usize = 64 << 10;
 
 /// Runs one way plainly without O_DIRECT, under `dio run` with it, and under `dio run --all`.
-fn check(way: &str) {
-    let Some(program) = compiled("edges", &[]) else { return };
+fn check(program: &str, way: &str) {
+    let Some(program) = compiled(program, &[]) else { return };
     let dir = files::dir();
     let run = |is_direct: bool, options: Option<&[&str]>| {
         let path = dir.path().join("file");
@@ -34,15 +34,16 @@ fn check(way: &str) {
 }
 
 macro_rules! ways {
-    ($($name:ident $way:literal;)*) => {$(
+    ($program:literal $($name:ident $way:literal;)*) => {$(
         #[test]
         fn $name() {
-            check($way);
+            check($program, $way);
         }
     )*};
 }
 
 ways! {
+    "edges"
     a_bad_address_is_efault "addresses";
     locks_of_a_child_that_takes_or_closes_all_numbers "fork_locks";
     locks_of_a_process_that_takes_numbers "dup2_locks";
@@ -52,4 +53,12 @@ ways! {
     closefrom_without_close_range "closefrom_without";
     other_names_of_calls "names";
     splice_and_aio_see_what_was_written "passed";
+}
+
+ways! {
+    "numbers"
+    numbers_that_are_closed_by_a_system_call "raw_closes";
+    numbers_that_a_thread_takes "dup2_thread";
+    numbers_that_a_thread_closes "close_range_thread";
+    the_number_0_that_a_thread_takes "standard_thread";
 }

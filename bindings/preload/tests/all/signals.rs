@@ -1,9 +1,12 @@
 //! The signals of a program under `dio run` are those that it has without.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::support::{compiled, dio, dio_run, text};
+use diopter_testkit::files;
+
+use crate::support::{command, compiled, dio, dio_run, pattern, text};
 
 /// The mask of HUP, INT, PIPE and CHLD.
 const IGNORED: u64 = 0x1_1003;
@@ -58,5 +61,18 @@ fn signals_that_are_sent_to_dio_reach_the_program() {
             assert_eq!(next().as_deref(), Some(signal), "{options:?}");
         }
         assert_eq!(child.wait().expect("it is ours").code(), Some(3));
+    }
+}
+
+#[test]
+fn a_handler_may_read_write_and_close_while_malloc_is_interrupted() {
+    let Some(program) = compiled("handlers", &[]) else { return };
+    let dir = files::dir();
+    let path = dir.path().join("file");
+    fs::write(&path, pattern(64 << 10)).expect("a file");
+    let words = [&program, &path].map(|word| word.to_str().expect("UTF-8"));
+    for options in [None, Some(&[] as &[&str]), Some(&["--all", "--min-size=4k"])] {
+        let output = command(options, &words).output().expect("it runs");
+        assert_eq!(text(&output), "failed: 0, allocations: 0\n", "{options:?}");
     }
 }
