@@ -47,13 +47,15 @@ const NAMESPACES: [&str; 8] = [
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     only: Vec<String>,
+    /// The modes to compare with a plain run; none for all of a suite's.
+    modes: Vec<Mode>,
     is_quick: bool,
 }
 
 /// A suite that does not run, and why.
 type Skip = (String, String);
 
-/// `cargo xtask suites [--only NAME]... [--quick]`.
+/// `cargo xtask suites [--only NAME]... [--mode run|all|direct]... [--quick]`.
 pub fn run(arguments: &[String]) -> Outcome {
     parse(arguments)?;
     if !repo::is_root() {
@@ -104,7 +106,9 @@ pub fn run_inner(arguments: &[String]) -> Outcome {
                 tool: tool.as_deref(),
                 work: Mutex::default(),
             };
-            rows.push(row(suite, *file_system, scratch, session).unwrap_or_else(|why| {
+            let modes = options.modes_of(suite);
+            let in_place = (*file_system, scratch);
+            rows.push(row(suite, &modes, in_place, session).unwrap_or_else(|why| {
                 println!("   {why}");
                 Row::failed(suite.name, file_system.name)
             }));
@@ -120,7 +124,11 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
         match argument.as_str() {
             "--quick" => options.is_quick = true,
             "--only" => options.only.push(rest.next().ok_or("--only needs a name")?.clone()),
-            other => return Err(format!("suites knows --only NAME and --quick, not `{other}`")),
+            "--mode" => options.modes.push(Mode::named(rest.next().map_or("", String::as_str))?),
+            other => {
+                let known = "--only NAME, --mode run, all or direct, and --quick";
+                return Err(format!("suites knows {known}, not `{other}`"));
+            }
         }
     }
     let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
@@ -133,6 +141,11 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
 impl Options {
     fn wants(&self, suite: &Suite) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| name == suite.name)
+    }
+
+    fn modes_of(&self, suite: &Suite) -> Vec<Mode> {
+        let is_wanted = |mode: &Mode| self.modes.is_empty() || self.modes.contains(mode);
+        suite.modes.iter().copied().filter(is_wanted).collect()
     }
 }
 
@@ -177,8 +190,8 @@ fn prepare(suite: &Suite) -> Result<Option<PathBuf>, String> {
 /// Runs a suite on a new file system in each of its modes, each in an empty directory.
 fn row<'a>(
     suite: &Suite,
-    file_system: FileSystem,
-    scratch: &Path,
+    modes: &[Mode],
+    (file_system, scratch): (FileSystem, &Path),
     session: impl Fn(Mode, PathBuf) -> Session<'a>,
 ) -> Result<Row, String> {
     let volume = Volume::new(scratch, file_system)?;
@@ -205,7 +218,7 @@ fn row<'a>(
     }
     let mut with = Vec::new();
     for mode in Mode::WITH {
-        if !suite.modes.contains(&mode) {
+        if !modes.contains(&mode) {
             with.push("-".to_owned());
             continue;
         }
@@ -258,7 +271,12 @@ mod tests {
             SUITES.iter().filter(|suite| options.wants(suite)).map(|suite| suite.name).collect();
         assert_eq!(wanted, ["fsx", "sqlite"]);
         assert!(parsed("").unwrap().wants(&SUITES[0]));
-        for wrong in ["--only", "--only x", "--slow"] {
+        let [fsx, fio, ..] = &SUITES;
+        assert_eq!(parsed("").unwrap().modes_of(fsx), Mode::WITH);
+        let options = parsed("--mode direct --mode run").unwrap();
+        assert_eq!(options.modes_of(fsx), [Mode::Run, Mode::Direct]);
+        assert_eq!(options.modes_of(fio), [Mode::Run], "fio opens its files directly itself");
+        for wrong in ["--only", "--only x", "--mode", "--mode plain", "--slow"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

@@ -32,6 +32,16 @@ pub enum Mode {
 impl Mode {
     pub const WITH: [Mode; 3] = [Mode::Run, Mode::All, Mode::Direct];
 
+    /// Returns the mode of an option.
+    pub fn named(name: &str) -> Result<Mode, String> {
+        match name {
+            "run" => Ok(Mode::Run),
+            "all" => Ok(Mode::All),
+            "direct" => Ok(Mode::Direct),
+            _ => Err(format!("--mode is run, all or direct, not `{name}`")),
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Mode::Plain => "plain",
