@@ -1,0 +1,167 @@
+//! What a side is to do, and what it returns; both are one line of JSON between two processes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+/// Before anything is measured.
+pub const WARM_UP: Duration = Duration::from_millis(200);
+
+/// What is done at random places of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Row {
+    Read,
+    Overwrite,
+    /// Seven reads for three overwrites.
+    Mix,
+}
+
+/// What the blocks of the files contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Content {
+    /// One number over and over, which zram stores without compressing it.
+    Same,
+    /// A quarter random.
+    Compressible,
+}
+
+/// One measurement of one side.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    pub side: String,
+    pub row: Row,
+    pub size: usize,
+    /// Requests in flight, one for each task.
+    pub depth: usize,
+    pub cores: usize,
+    pub content: Content,
+    pub file: PathBuf,
+    pub file_bytes: u64,
+    pub time: Duration,
+    /// Each request is timed.
+    pub is_timed: bool,
+    /// Of the side alone, such as `busy`.
+    pub variant: String,
+}
+
+/// What one run of a side did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figures {
+    pub ios: f64,
+    pub seconds: f64,
+    /// Processor time of all threads within that time.
+    pub cpu_seconds: f64,
+    /// Anything else that a side measured, in microseconds: `p50`, `p99`.
+    pub more: Value,
+}
+
+impl Row {
+    pub fn name(self) -> &'static str {
+        match self {
+            Row::Read => "random reads",
+            Row::Overwrite => "random overwrites",
+            Row::Mix => "70/30 reads and overwrites",
+        }
+    }
+
+    /// Reads in a hundred requests.
+    pub fn reads(self) -> u64 {
+        match self {
+            Row::Read => 100,
+            Row::Overwrite => 0,
+            Row::Mix => 70,
+        }
+    }
+
+    fn word(self) -> String {
+        self.to_possible_value().expect("none is hidden").get_name().to_owned()
+    }
+}
+
+impl Job {
+    pub fn to_json(&self) -> Value {
+        json!({
+            "side": self.side, "row": self.row.word(), "size": self.size, "depth": self.depth,
+            "cores": self.cores, "is_same": self.content == Content::Same,
+            "file": self.file.to_string_lossy(), "file_bytes": self.file_bytes,
+            "millis": u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX),
+            "is_timed": self.is_timed, "variant": self.variant,
+        })
+    }
+
+    pub fn from_json(line: &str) -> Result<Job, String> {
+        let value: Value = serde_json::from_str(line).map_err(|error| format!("job: {error}"))?;
+        let text = |key: &str| value[key].as_str().ok_or_else(|| format!("job: no text `{key}`"));
+        let number = |key: &str| value[key].as_u64().ok_or_else(|| format!("job: no `{key}`"));
+        let length = |key| number(key).map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+        let is = |key: &str| value[key].as_bool().ok_or_else(|| format!("job: no `{key}`"));
+        Ok(Job {
+            side: text("side")?.to_owned(),
+            row: Row::from_str(text("row")?, false)?,
+            size: length("size")?,
+            depth: length("depth")?,
+            cores: length("cores")?,
+            content: if is("is_same")? { Content::Same } else { Content::Compressible },
+            file: text("file")?.into(),
+            file_bytes: number("file_bytes")?,
+            time: Duration::from_millis(number("millis")?),
+            is_timed: is("is_timed")?,
+            variant: text("variant")?.to_owned(),
+        })
+    }
+}
+
+impl Figures {
+    pub fn to_json(&self) -> Value {
+        json!({
+            "ios": self.ios, "seconds": self.seconds, "cpu_seconds": self.cpu_seconds,
+            "more": self.more,
+        })
+    }
+
+    pub fn from_json(text: &str) -> Result<Figures, String> {
+        let value: Value =
+            serde_json::from_str(text).map_err(|error| format!("a side's result: {error}"))?;
+        let number = |key: &str| {
+            value[key].as_f64().ok_or_else(|| format!("a side's result has no number `{key}`"))
+        };
+        let more = value["more"].clone();
+        let (ios, seconds) = (number("ios")?, number("seconds")?);
+        Ok(Figures { ios, seconds, cpu_seconds: number("cpu_seconds")?, more })
+    }
+
+    pub fn per_second(&self) -> f64 {
+        self.ios / self.seconds
+    }
+
+    /// Processor time of one request.
+    pub fn cpu_micros(&self) -> f64 {
+        self.cpu_seconds * 1e6 / self.ios
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_what_it_was_after_its_way_through_json() {
+        let job = Job {
+            side: "engine".into(),
+            row: Row::Mix,
+            size: 4096,
+            depth: 64,
+            cores: 2,
+            content: Content::Compressible,
+            file: "/a b".into(),
+            file_bytes: 1 << 33,
+            time: Duration::from_millis(1500),
+            is_timed: true,
+            variant: "busy".into(),
+        };
+        assert_eq!(Job::from_json(&job.to_json().to_string()), Ok(job));
+        assert!(Job::from_json("{}").is_err());
+    }
+}

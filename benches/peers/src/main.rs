@@ -1,0 +1,50 @@
+//! Measures diopter next to other programs and runtimes that do direct I/O.
+//!
+//! One measurement is one process: this program again, with `side` and a job, or fio. A round runs
+//! each side once; every other round runs them in the opposite order. What is compared are the
+//! ratios of the rounds.
+//!
+//! Modules are in the order of their imports: a module imports only from those above it.
+
+mod stop;
+
+mod block;
+mod job;
+mod work;
+
+mod ground;
+mod options;
+mod sides;
+
+mod child;
+mod environment;
+mod figures;
+mod rounds;
+mod table;
+mod throughput;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::options::{Command, Options};
+
+fn main() -> ExitCode {
+    let result = match Options::parse() {
+        Options { command: Some(Command::Side { job }), .. } => sides::main(&job),
+        options => run(options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("peers: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> Result<(), String> {
+    stop::listen()?;
+    ground::remove_stale();
+    throughput::run(&options)
+}

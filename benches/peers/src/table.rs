@@ -1,0 +1,105 @@
+//! Tables of at most 80 columns.
+
+use crate::figures::Ratio;
+use crate::job::Figures;
+use crate::rounds::{Entry, Runs};
+
+const COLUMNS: usize = 80;
+
+/// The label of the second run of a cell's first side.
+pub const AGAIN: &str = " again";
+
+/// Median of figures that there are.
+pub fn median(runs: &[Figures], figure: fn(&Figures) -> f64) -> f64 {
+    diopter_bench::statistics::median(runs.iter().map(figure)).unwrap_or(f64::NAN)
+}
+
+/// The ratio of two sides' figures, round by round.
+pub fn ratio(upper: &[Figures], lower: &[Figures], figure: fn(&Figures) -> f64) -> Option<Ratio> {
+    let figures = |runs: &[Figures]| runs.iter().map(figure).collect::<Vec<f64>>();
+    Ratio::of(&figures(upper), &figures(lower))
+}
+
+/// The largest difference of the first side to itself, if it ran twice.
+pub fn spread(entries: &[Entry], runs: &[Runs], figure: fn(&Figures) -> f64) -> f64 {
+    let again = entries.iter().position(|entry| entry.label.ends_with(AGAIN));
+    let both = again.and_then(|at| Some((runs.first()?.as_ref().ok()?, runs[at].as_ref().ok()?)));
+    both.and_then(|(one, other)| ratio(one, other, figure)).map_or(0.0, |ratio| ratio.spread())
+}
+
+/// A cell's table: how many times as fast as each side `base` is, and by how much less its
+/// processor time is.
+pub fn cell(title: &str, base: usize, entries: &[Entry], runs: &[Runs]) -> Vec<String> {
+    let speeds = spread(entries, runs, Figures::per_second);
+    let times = spread(entries, runs, Figures::cpu_micros);
+    let mut lines = wrapped(title);
+    let name = &entries[base].label;
+    lines.push(format!(
+        "{:<17}{:>8}  {:<21}{:>7}  {}",
+        "", "IOPS", "time / that of", "CPU", "CPU / that of"
+    ));
+    lines.push(format!("{:<17}{:>8}  {:<21.21}{:>7}  {:.21}", "", "", name, "us", name));
+    let Ok(ours) = &runs[base] else {
+        lines.push(format!("{name}: no figures to compare with"));
+        return lines;
+    };
+    for (at, (entry, runs)) in entries.iter().zip(runs).enumerate() {
+        let theirs = match runs {
+            Ok(theirs) => theirs,
+            Err(why) => {
+                lines.extend(wrapped(&format!("{:<17} not measured: {why}", entry.label)));
+                continue;
+            }
+        };
+        let (mut speed, mut time) = (String::new(), String::new());
+        if at != base {
+            speed = shown(ratio(ours, theirs, Figures::per_second), speeds);
+            time = shown(ratio(theirs, ours, Figures::cpu_micros), times);
+        }
+        let iops = thousands(median(theirs, Figures::per_second));
+        let cpu = median(theirs, Figures::cpu_micros);
+        let line = format!("{:<17.17}{iops:>8}  {speed:<21}{cpu:>7.2}  {time}", entry.label);
+        lines.push(line.trim_end().to_owned());
+    }
+    lines.push(format!(
+        "{} with itself: time within {:.1} %, CPU within {:.1} %",
+        entries[0].label,
+        percent(speeds),
+        percent(times)
+    ));
+    lines
+}
+
+fn percent(spread: f64) -> f64 {
+    (spread.exp() - 1.0) * 100.0
+}
+
+/// `1.20 (1.15 to 1.25)`, or `1.20 inconclusive`.
+pub fn shown(ratio: Option<Ratio>, spread: f64) -> String {
+    match ratio {
+        None => "no figures".to_owned(),
+        Some(found) if !found.is_conclusive(spread) => format!("{:.2} inconclusive", found.ratio),
+        Some(Ratio { ratio, interval: Some((low, high)) }) => {
+            format!("{ratio:.2} ({low:.2} to {high:.2})")
+        }
+        Some(Ratio { ratio, .. }) => format!("{ratio:.2}"),
+    }
+}
+
+fn thousands(rate: f64) -> String {
+    if rate >= 1e5 { format!("{:.0} k", rate / 1e3) } else { format!("{:.1} k", rate / 1e3) }
+}
+
+/// Words in lines of at most 80 columns; further lines are indented.
+pub fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_inclusive(char::is_whitespace) {
+        let line = lines.last_mut().expect("there is one");
+        if line.chars().count() + word.trim_end().chars().count() > COLUMNS && !line.is_empty() {
+            lines.push(format!("  {}", word.replace('\n', " ")));
+        } else {
+            line.push_str(&word.replace('\n', " "));
+        }
+    }
+    lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
+}
