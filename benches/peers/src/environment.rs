@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 /// The peers of this workspace, as its lock file has them.
-const PEERS: [&str; 6] = ["compio", "glommio", "monoio", "smol", "tokio", "tokio-uring"];
+const PEERS: [&str; 5] = ["compio", "glommio", "monoio", "tokio", "tokio-uring"];
 
 pub fn to_json(at: &Path) -> Value {
     let facts = diopter_bench::bench::environment::of(at);

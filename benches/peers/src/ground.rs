@@ -10,12 +10,12 @@ use diopter_testkit::machine::{self, Dir};
 use diopter_testkit::zram::Zram;
 
 use crate::block::Block;
+use crate::content::{self, BLOCK};
 use crate::job::{Content, Row};
 use crate::stop;
-use crate::work::{self, BLOCK};
 
 /// Room on the zram device for all files.
-const ZRAM_BYTES: &str = "3G";
+const ZRAM_BYTES: &str = "4G";
 
 /// Where a zram device's number is kept for the run after a killed one.
 const NUMBER_FILE: &str = "zram";
@@ -86,7 +86,7 @@ impl Ground {
         for start in (0..bytes).step_by(CHUNK) {
             stop::check()?;
             for block in chunk.chunks_mut(BLOCK) {
-                work::fill(self.content, number, block);
+                content::fill(self.content, number, block);
                 number += 1;
             }
             let length = usize::try_from(bytes - start).map_or(CHUNK, |left| left.min(CHUNK));

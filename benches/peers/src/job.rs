@@ -27,6 +27,20 @@ pub enum Content {
     Compressible,
 }
 
+/// What a measurement has besides its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Variant {
+    Plain,
+    /// A task that computes and never waits, on one of the runtime's workers.
+    Busy,
+    /// One copy of a gigabyte; the measurement ends with it.
+    Copy,
+    /// Ranges of files that are not in the page cache.
+    Cold,
+    /// The same ranges a second time.
+    Warm,
+}
+
 /// One measurement of one side.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
@@ -42,8 +56,8 @@ pub struct Job {
     pub time: Duration,
     /// Each request is timed.
     pub is_timed: bool,
-    /// Of the side alone, such as `busy`.
-    pub variant: String,
+    /// What happens besides, or instead.
+    pub variant: Variant,
 }
 
 /// What one run of a side did.
@@ -74,20 +88,29 @@ impl Row {
             Row::Mix => 70,
         }
     }
+}
 
-    fn word(self) -> String {
-        self.to_possible_value().expect("none is hidden").get_name().to_owned()
-    }
+fn word(value: impl ValueEnum) -> String {
+    value.to_possible_value().expect("none is hidden").get_name().to_owned()
 }
 
 impl Job {
+    pub fn is_copying(&self) -> bool {
+        self.variant == Variant::Copy
+    }
+
+    /// The files that are copied, next to the one that is read.
+    pub fn copied(&self) -> [PathBuf; 2] {
+        ["copy-from", "copy-to"].map(|name| self.file.with_file_name(name))
+    }
+
     pub fn to_json(&self) -> Value {
         json!({
-            "side": self.side, "row": self.row.word(), "size": self.size, "depth": self.depth,
+            "side": self.side, "row": word(self.row), "size": self.size, "depth": self.depth,
             "cores": self.cores, "is_same": self.content == Content::Same,
             "file": self.file.to_string_lossy(), "file_bytes": self.file_bytes,
             "millis": u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX),
-            "is_timed": self.is_timed, "variant": self.variant,
+            "is_timed": self.is_timed, "variant": word(self.variant),
         })
     }
 
@@ -108,7 +131,7 @@ impl Job {
             file_bytes: number("file_bytes")?,
             time: Duration::from_millis(number("millis")?),
             is_timed: is("is_timed")?,
-            variant: text("variant")?.to_owned(),
+            variant: Variant::from_str(text("variant")?, false)?,
         })
     }
 }
@@ -136,6 +159,11 @@ impl Figures {
         self.ios / self.seconds
     }
 
+    /// A percentile, in microseconds; not a number if it was not measured.
+    pub fn micros(&self, name: &str) -> f64 {
+        self.more[name].as_f64().unwrap_or(f64::NAN)
+    }
+
     /// Processor time of one request.
     pub fn cpu_micros(&self) -> f64 {
         self.cpu_seconds * 1e6 / self.ios
@@ -159,7 +187,7 @@ mod tests {
             file_bytes: 1 << 33,
             time: Duration::from_millis(1500),
             is_timed: true,
-            variant: "busy".into(),
+            variant: Variant::Busy,
         };
         assert_eq!(Job::from_json(&job.to_json().to_string()), Ok(job));
         assert!(Job::from_json("{}").is_err());

@@ -10,18 +10,31 @@ mod stop;
 
 mod block;
 mod job;
+
+mod content;
+mod draw;
+
+mod copy;
 mod work;
 
-mod ground;
-mod options;
+mod gate;
+
 mod sides;
+
+mod ground;
 
 mod child;
 mod environment;
 mod figures;
 mod rounds;
 mod table;
+
+mod options;
+
 mod throughput;
+
+mod latency;
+mod ranges;
 
 use std::process::ExitCode;
 
@@ -46,5 +59,9 @@ fn main() -> ExitCode {
 fn run(options: Options) -> Result<(), String> {
     stop::listen()?;
     ground::remove_stale();
-    throughput::run(&options)
+    match &options.command {
+        Some(Command::Latency(cells)) => latency::run(&options, cells),
+        Some(Command::Ranges(cells)) => ranges::run(&options, cells),
+        _ => throughput::run(&options),
+    }
 }

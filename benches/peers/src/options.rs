@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::job::{Content, Row};
 
@@ -19,7 +19,7 @@ const SIDES_DEFAULT: &str = "engine,futures-current,futures-multi,futures-multi@
 /// interval of 95 %. The first side runs twice: where the second run differs from the first by more
 /// than half of what a row shows, the row is inconclusive.
 #[derive(Debug, Parser)]
-#[command(name = "peers", version, args_conflicts_with_subcommands = true)]
+#[command(name = "peers", version)]
 pub struct Options {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -31,6 +31,10 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// The time of one request: alone, next to a task that computes, next to a copy.
+    Latency(LatencyOptions),
+    /// 20,000 random ranges over 1,000 files, cold and warm, from a multi-thread runtime.
+    Ranges(RangesOptions),
     /// Run one measurement of one side; `peers` starts it.
     #[command(hide = true)]
     Side { job: String },
@@ -66,26 +70,64 @@ pub struct Cells {
 /// What every measurement has.
 #[derive(Args, Debug)]
 pub struct Common {
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 7, global = true)]
     pub rounds: usize,
     /// Length of a measurement, after 0.2 s of warm-up.
-    #[arg(long, default_value = "1", value_parser = seconds)]
+    #[arg(long, default_value = "1", value_parser = seconds, global = true)]
     pub seconds: Duration,
     /// Run on ext4 on a new zram device; the default. Needs root.
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub zram: bool,
     /// Run in this directory, with files that are removed at the end.
-    #[arg(long, value_name = "DIRECTORY", conflicts_with = "zram")]
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "zram", global = true)]
     pub file: Option<PathBuf>,
     /// Bytes of a file.
-    #[arg(long, value_parser = size, default_value = "512m")]
+    #[arg(long, value_parser = size, default_value = "512m", global = true)]
     pub file_size: u64,
     /// Content of the files.
-    #[arg(long, value_enum, default_value = "same")]
+    #[arg(long, value_enum, default_value = "same", global = true)]
     pub fill: Content,
     /// Write every sample as JSON.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub json_out: Option<PathBuf>,
+}
+
+/// The command line of `latency`.
+#[derive(Args, Debug)]
+pub struct LatencyOptions {
+    /// Which parts.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "alone,busy,copy")]
+    pub parts: Vec<Part>,
+    /// What is done; next to a copy, always reads.
+    #[arg(long, value_enum, default_value = "read")]
+    pub row: Row,
+    /// Instead of the sides of each part.
+    #[arg(long, value_delimiter = ',')]
+    pub sides: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// One request in flight, on one processor.
+    Alone,
+    /// The same on two, of which one has a task that computes and never waits.
+    Busy,
+    /// 64 small reads in flight next to one copy of 1 GiB, and without it.
+    Copy,
+}
+
+/// The command line of `ranges`.
+#[derive(Args, Debug)]
+pub struct RangesOptions {
+    /// Bytes of a range, at any offset.
+    #[arg(long, default_value_t = 8192)]
+    pub size: usize,
+    /// Tasks that read one range after the other.
+    #[arg(long, default_value_t = 64)]
+    pub tasks: usize,
+    /// Processors, from the first on.
+    #[arg(long, default_value_t = 2)]
+    pub cores: usize,
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -14,14 +14,19 @@ pub struct Entry {
 }
 
 /// Runs each side once a round, every other round in the opposite order. A side that fails once
-/// does not run again.
-pub fn in_turns(entries: &[Entry], rounds: usize) -> Result<Vec<Runs>, String> {
+/// does not run again. `prepare` is called before each run.
+pub fn in_turns(
+    entries: &[Entry],
+    rounds: usize,
+    prepare: impl Fn(&Entry) -> Result<(), String>,
+) -> Result<Vec<Runs>, String> {
     let mut runs: Vec<Runs> = entries.iter().map(|_| Ok(Vec::new())).collect();
     for round in 0..rounds {
         for turn in 0..entries.len() {
             let at = if round % 2 == 0 { turn } else { entries.len() - 1 - turn };
             let Ok(so_far) = &mut runs[at] else { continue };
             stop::progress(&format!("round {} of {rounds}: {}", round + 1, entries[at].label));
+            prepare(&entries[at])?;
             match child::run(&entries[at].job) {
                 Ok(one) if one.ios > 0.0 && one.seconds > 0.0 => so_far.push(one),
                 Ok(_) => runs[at] = Err("it moved nothing".to_owned()),

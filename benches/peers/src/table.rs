@@ -1,5 +1,7 @@
 //! Tables of at most 80 columns.
 
+use serde_json::{Value, json};
+
 use crate::figures::Ratio;
 use crate::job::Figures;
 use crate::rounds::{Entry, Runs};
@@ -68,6 +70,51 @@ pub fn cell(title: &str, base: usize, entries: &[Entry], runs: &[Runs]) -> Vec<S
         percent(times)
     ));
     lines
+}
+
+/// A cell's percentiles, in microseconds, and how many times those of `base` the median is.
+pub fn latencies(title: &str, base: usize, entries: &[Entry], runs: &[Runs]) -> Vec<String> {
+    let middle = spread(entries, runs, |run| run.micros("p50"));
+    let mut lines = if title.is_empty() { Vec::new() } else { wrapped(title) };
+    let name = &entries[base].label;
+    let columns = ["p50 us", "p99 us", "p99.9 us"];
+    let columns: String = columns.iter().map(|column| format!("{column:>10}")).collect();
+    lines.push(format!("{:<17}{columns}{:>9}  p50 / that of {name:.16}", "", "IOPS"));
+    for (at, (entry, theirs)) in entries.iter().zip(runs).enumerate() {
+        let theirs = match theirs {
+            Ok(theirs) => theirs,
+            Err(why) => {
+                lines.extend(wrapped(&format!("{:<17} not measured: {why}", entry.label)));
+                continue;
+            }
+        };
+        let ours = runs[base].as_ref().ok().filter(|_| at != base);
+        let ratio = ours.map(|ours| shown(ratio(theirs, ours, |run| run.micros("p50")), middle));
+        let figures: [fn(&Figures) -> f64; 3] =
+            [|run| run.micros("p50"), |run| run.micros("p99"), |run| run.micros("p999")];
+        let figures: String =
+            figures.iter().map(|figure| format!("{:>10.1}", median(theirs, *figure))).collect();
+        let iops = thousands(median(theirs, Figures::per_second));
+        let line =
+            format!("{:<17.17}{figures}{iops:>9}  {}", entry.label, ratio.unwrap_or_default());
+        lines.push(line.trim_end().to_owned());
+    }
+    lines.push(format!("{} with itself: p50 within {:.1} %", entries[0].label, percent(middle)));
+    lines
+}
+
+/// Every sample of a cell.
+pub fn to_json(title: &str, entries: &[Entry], runs: &[Runs]) -> Value {
+    let speeds = spread(entries, runs, Figures::per_second);
+    let side = |(entry, runs): (&Entry, &Runs)| match runs {
+        Err(why) => json!({ "side": entry.label, "error": why }),
+        Ok(runs) => json!({
+            "side": entry.label, "job": entry.job.to_json(),
+            "runs": runs.iter().map(Figures::to_json).collect::<Vec<_>>(),
+        }),
+    };
+    let sides: Vec<Value> = entries.iter().zip(runs).map(side).collect();
+    json!({ "title": title, "spread": speeds.exp() - 1.0, "sides": sides })
 }
 
 fn percent(spread: f64) -> f64 {

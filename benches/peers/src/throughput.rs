@@ -5,9 +5,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::ground::Ground;
-use crate::job::{Figures, Job, Row};
+use crate::job::{Job, Row, Variant};
 use crate::options::{Cells, Common, Options};
-use crate::rounds::{Entry, Runs, in_turns};
+use crate::rounds::{Entry, in_turns};
 use crate::sides::SIDES;
 use crate::table::{self, AGAIN};
 use crate::{environment, stop};
@@ -34,13 +34,13 @@ pub fn run(options: &Options) -> Result<(), String> {
     let mut all = Vec::new();
     for cell in cells_of(cells) {
         let entries = entries(cell, &sides, (&ground, common))?;
-        let runs = in_turns(&entries, common.rounds)?;
+        let runs = in_turns(&entries, common.rounds, |_| Ok(()))?;
         for base in bases(cells, &entries)? {
             println!();
             let lines = table::cell(&title(cell), base, &entries, &runs);
             lines.iter().for_each(|line| println!("{line}"));
         }
-        all.push(to_json(cell, &entries, &runs));
+        all.push(table::to_json(&title(cell), &entries, &runs));
         if let Some(path) = &common.json_out {
             let ended = environment::load();
             let document = json!({
@@ -87,7 +87,7 @@ pub fn write(path: &Path, document: &Value) -> Result<(), String> {
 }
 
 /// Names of sides with the processors that they ask for.
-fn sides(names: &[String]) -> Result<Vec<(String, Option<usize>)>, String> {
+pub fn sides(names: &[String]) -> Result<Vec<(String, Option<usize>)>, String> {
     let mut all = Vec::new();
     for name in names {
         if name == "all" {
@@ -140,7 +140,7 @@ fn entries(
         file_bytes: common.file_size,
         time: common.seconds,
         is_timed: false,
-        variant: String::new(),
+        variant: Variant::Plain,
     };
     let one = |(name, cores): &(String, Option<usize>)| {
         let job = Job { side: name.clone(), cores: cores.unwrap_or(cell.cores), ..job.clone() };
@@ -167,23 +167,4 @@ fn bases(cells: &Cells, entries: &[Entry]) -> Result<Vec<usize>, String> {
 fn title(cell: Cell) -> String {
     let cores = if cell.cores == 1 { "1 core".to_owned() } else { format!("{} cores", cell.cores) };
     format!("{} KiB {}, {} in flight, {cores}", cell.size / 1024, cell.row.name(), cell.depth)
-}
-
-fn to_json(cell: Cell, entries: &[Entry], runs: &[Runs]) -> Value {
-    let speeds = table::spread(entries, runs, Figures::per_second);
-    let sides: Vec<Value> = entries
-        .iter()
-        .zip(runs)
-        .map(|(entry, runs)| match runs {
-            Err(why) => json!({ "side": entry.label, "error": why }),
-            Ok(runs) => json!({
-                "side": entry.label, "cores": entry.job.cores,
-                "runs": runs.iter().map(Figures::to_json).collect::<Vec<_>>(),
-            }),
-        })
-        .collect();
-    json!({
-        "title": title(cell), "size": cell.size, "depth": cell.depth, "cores": cell.cores,
-        "row": cell.row.name(), "spread": speeds.exp() - 1.0, "sides": sides,
-    })
 }

@@ -1,7 +1,7 @@
 //! compio: a runtime and a ring for each core, spawned tasks, the caller's memory.
 
 use std::io;
-use std::time::Instant;
+use std::path::Path;
 
 use compio::BufResult;
 use compio::driver::ProactorBuilder;
@@ -10,8 +10,10 @@ use compio::io::{AsyncReadAt, AsyncWriteAt};
 use compio::runtime::{Runtime, RuntimeBuilder, spawn};
 
 use crate::block::Block;
+use crate::draw::{Op, Tally};
+use crate::gate::{Gate, on_threads};
 use crate::job::{Figures, Job};
-use crate::work::{Draw, Gate, Op, Tally, on_threads, share, tasks_of, threads_of};
+use crate::work::threads_of;
 
 pub fn plain(job: &Job) -> Result<Figures, String> {
     Ok(on_threads(job, threads_of(job), |thread, gate| {
@@ -38,39 +40,19 @@ fn on_runtime(
     if !runtime.driver_type().is_iouring() {
         return Err("compio does not use io_uring here".to_owned());
     }
-    runtime.block_on(async {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).custom_flags(libc::O_DIRECT);
-        let file = options.open(&job.file).await.map_err(|error| error.to_string())?;
-        let tasks = tasks_of(job, thread);
-        let mut idle = super::blocks(job, tasks.len())?;
-        phase((job, tasks.start), &file, &mut idle, gate.warm_up()).await?;
-        phase((job, tasks.start), &file, &mut idle, gate.measure()).await
-    })
+    runtime.block_on(whole(job, gate, thread))
 }
 
-async fn phase(
-    (job, first): (&Job, usize),
-    file: &File,
-    idle: &mut Vec<Block>,
-    until: Instant,
-) -> Result<Tally, String> {
-    let one = |(memory, task)| {
-        let file = file.clone();
-        let transfer = move |op, memory, at| transfer(file.clone(), op, memory, at);
-        spawn(share((Draw::new(job, task), Tally::new(job)), memory, until, transfer))
-    };
-    let spawned: Vec<_> = idle.drain(..).zip(first..).map(one).collect();
-    let mut tally = Tally::new(job);
-    for task in spawned {
-        let share = task.await.map_err(|_| "a task panicked".to_owned())??;
-        tally.add(&share.tally);
-        idle.push(share.memory);
-    }
-    Ok(tally)
+phases!(File, spawn, |joined: Result<_, _>| joined
+    .unwrap_or_else(|_| Err("a task panicked".to_owned())));
+
+async fn open(path: &Path) -> Result<File, String> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_DIRECT);
+    options.open(path).await.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-pub async fn transfer(file: File, op: Op, memory: Block, at: u64) -> (io::Result<usize>, Block) {
+async fn transfer(file: File, op: Op, memory: Block, at: u64) -> (io::Result<usize>, Block) {
     let BufResult(moved, memory) = match op {
         Op::Read => file.read_at(memory, at).await,
         Op::Write => (&file).write_at(memory, at).await,

@@ -5,17 +5,26 @@ use std::time::{Duration, Instant};
 use diopter::engine::AnyBuf;
 use diopter::{AdmitErrorKind, Engine, EngineOptions, File, FinishedRequest, IoBuf, Request};
 
+use crate::draw::{Draw, Op, Tally};
+use crate::gate::{Gate, on_threads};
 use crate::job::{Figures, Job};
-use crate::work::{Draw, Gate, Op, Tally, on_threads, tasks_of, threads_of};
+use crate::work::{Until, tasks_of, threads_of};
 
 const LONG: Duration = Duration::from_secs(60);
 
 pub fn run(job: &Job) -> Result<Figures, String> {
-    Ok(on_threads(job, threads_of(job), |thread, gate| one(job, gate, (thread, false))))
+    in_threads(job, false)
 }
 
 pub fn registered(job: &Job) -> Result<Figures, String> {
-    Ok(on_threads(job, threads_of(job), |thread, gate| one(job, gate, (thread, true))))
+    in_threads(job, true)
+}
+
+fn in_threads(job: &Job, is_registered: bool) -> Result<Figures, String> {
+    if job.is_copying() {
+        return Err("no copy was written for this side".to_owned());
+    }
+    Ok(on_threads(job, threads_of(job), |thread, gate| one(job, gate, (thread, is_registered))))
 }
 
 struct Loop {
@@ -34,8 +43,9 @@ fn one(job: &Job, gate: &Gate, (thread, is_registered): (usize, bool)) -> Result
     let file = File::options().read(true).write(true).open(&job.file);
     let file = file.map_err(|error| error.to_string())?;
     let tasks = tasks_of(job, thread);
-    let mut pages: Vec<IoBuf> =
-        super::blocks(job, tasks.len())?.into_iter().map(|block| block.0).collect();
+    let pages: Result<Vec<IoBuf>, String> =
+        tasks.map(|_| super::block(job).map(|block| block.0)).collect();
+    let mut pages = pages?;
     if is_registered {
         let refused = |errno| format!("the kernel refuses to register: {errno}");
         engine.register_file(&file).map_err(refused)?;
@@ -55,14 +65,14 @@ fn one(job: &Job, gate: &Gate, (thread, is_registered): (usize, bool)) -> Result
 
 impl Loop {
     /// Keeps the queue full until then, and takes back what is in flight.
-    fn run(&mut self, until: Instant, tally: &mut Tally) -> Result<(), String> {
+    fn run(&mut self, until: Until, tally: &mut Tally) -> Result<(), String> {
         let per_look = (self.idle.len() as u64 * 8).min(512);
         let mut next_look = per_look;
         self.start_idle(tally)?;
         while self.in_flight > 0 {
             self.take(tally)?;
             let is_due = tally.ios >= next_look;
-            if is_due && Instant::now() >= until {
+            if is_due && until.is_over() {
                 while self.in_flight > 0 {
                     self.take(tally)?;
                 }

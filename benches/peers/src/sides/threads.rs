@@ -3,65 +3,65 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
-use tokio::runtime::Builder;
-
-use super::futures::WORKERS;
+use super::futures::on_multi_thread;
 use crate::block::Block;
+use crate::draw::{Draw, Op, Tally};
+use crate::gate::{Gate, on_threads};
 use crate::job::{Figures, Job};
-use crate::work::{Draw, Op, Tally, calls, on_threads, share};
+use crate::work::{Until, calls};
 
 /// The most threads of either.
-const THREADS_MAX: usize = 64;
+pub const THREADS_MAX: usize = 64;
 
 pub fn threads(job: &Job) -> Result<Figures, String> {
-    let file = super::open(job)?;
-    let threads = job.depth.min(THREADS_MAX);
-    Ok(on_threads(job, threads, |thread, gate| {
-        let mut memory = super::blocks(job, 1)?.remove(0);
-        let task = || (Draw::new(job, thread), Tally::new(job));
-        let transfer = |op, memory: &mut Block, at| call(&file, op, memory, at);
-        calls(task(), &mut memory, gate.warm_up(), transfer)?;
-        calls(task(), &mut memory, gate.measure(), transfer)
+    let file = super::direct(&job.file)?;
+    in_threads(job, |op, memory, at| call(&file, op, memory, at))
+}
+
+/// Diopter's blocking calls.
+pub fn blocking(job: &Job) -> Result<Figures, String> {
+    let file = diopter::File::options().read(true).write(true).open(&job.file);
+    let file = file.map_err(|error| error.to_string())?;
+    in_threads(job, |op, memory, at| {
+        let moved = match op {
+            Op::Read => file.read_at(memory, at),
+            Op::Write => file.write_at(memory, at),
+        };
+        moved.map_err(io::Error::other)
+    })
+}
+
+fn in_threads(
+    job: &Job,
+    transfer: impl Fn(Op, &mut Block, u64) -> io::Result<usize> + Sync,
+) -> Result<Figures, String> {
+    if job.is_copying() {
+        return Err("no copy was written for this side".to_owned());
+    }
+    let phase = |thread, memory: &mut Block, until: Until| {
+        calls((Draw::new(job, thread), Tally::new(job)), memory, until, &transfer)
+    };
+    Ok(on_threads(job, job.depth.min(THREADS_MAX), |thread, gate: &Gate| {
+        let mut memory = super::block(job)?;
+        phase(thread, &mut memory, gate.warm_up())?;
+        phase(thread, &mut memory, gate.measure())
     }))
 }
 
 pub fn spawn_blocking(job: &Job) -> Result<Figures, String> {
-    let file = Arc::new(super::open(job)?);
-    Ok(on_threads(job, 1, |_, gate| {
-        let mut builder = Builder::new_multi_thread();
-        builder.worker_threads(WORKERS).max_blocking_threads(THREADS_MAX).enable_all();
-        let runtime = builder.build().map_err(|error| error.to_string())?;
-        let mut idle = super::blocks(job, job.depth)?;
-        runtime.block_on(phase(job, &file, &mut idle, gate.warm_up()))?;
-        runtime.block_on(phase(job, &file, &mut idle, gate.measure()))
-    }))
+    on_multi_thread(job, async |job, gate| whole(job, gate, 0).await)
 }
 
-async fn phase(
-    job: &Job,
-    file: &Arc<File>,
-    idle: &mut Vec<Block>,
-    until: Instant,
-) -> Result<Tally, String> {
-    let one = |(memory, task)| {
-        let file = Arc::clone(file);
-        let transfer = move |op, memory, at| transfer(Arc::clone(&file), op, memory, at);
-        tokio::spawn(share((Draw::new(job, task), Tally::new(job)), memory, until, transfer))
-    };
-    let spawned: Vec<_> = idle.drain(..).zip(0..).map(one).collect();
-    let mut tally = Tally::new(job);
-    for task in spawned {
-        let share = task.await.map_err(|error| error.to_string())??;
-        tally.add(&share.tally);
-        idle.push(share.memory);
-    }
-    Ok(tally)
+phases!(Arc<File>, tokio::spawn, super::flat);
+
+async fn open(path: &Path) -> Result<Arc<File>, String> {
+    super::direct(path).map(Arc::new)
 }
 
-pub async fn transfer(
+async fn transfer(
     file: Arc<File>,
     op: Op,
     mut memory: Block,
@@ -71,7 +71,7 @@ pub async fn transfer(
     tokio::task::spawn_blocking(work).await.expect("a read or a write does not panic")
 }
 
-pub fn call(file: &File, op: Op, memory: &mut [u8], at: u64) -> io::Result<usize> {
+fn call(file: &File, op: Op, memory: &mut [u8], at: u64) -> io::Result<usize> {
     match op {
         Op::Read => file.read_at(memory, at),
         Op::Write => file.write_at(memory, at),
