@@ -54,7 +54,11 @@ fn output_of(command: &mut Command, time: Duration) -> Result<String, String> {
     let status = child.wait().map_err(|error| error.to_string())?;
     let errors = errors.join().unwrap_or_default();
     stop::check()?;
-    if status.success() { Ok(output) } else { Err(format!("{status}: {output} {errors}")) }
+    match (status.success(), errors.strip_prefix("peers: ")) {
+        (true, _) => Ok(output),
+        (false, Some(why)) => Err(why.to_owned()),
+        (false, None) => Err(format!("{status}: {output} {errors}")),
+    }
 }
 
 fn text_of(mut from: impl Read) -> String {

@@ -1,4 +1,4 @@
-//! What the blocks of the files contain.
+//! Content of the files, block by block.
 
 use crate::job::Content;
 

@@ -1,4 +1,4 @@
-//! One copy of a gigabyte, next to what is measured.
+//! One copy, next to what is measured.
 
 use std::io;
 use std::sync::Arc;
@@ -6,9 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::block::Block;
 use crate::draw::Op;
-
-/// Bytes that are copied next to small reads.
-pub const COPIED: u64 = 1 << 30;
 
 /// Tasks that copy.
 pub const COPIES: usize = 8;
@@ -19,18 +16,17 @@ pub const COPIED_AT_ONCE: usize = 1 << 20;
 /// A copy under way: what the tasks that copy share.
 #[derive(Clone)]
 pub struct Copy {
+    /// A multiple of a piece.
+    bytes: u64,
     next: Arc<AtomicU64>,
     left: Arc<AtomicU64>,
     is_copied: Arc<AtomicBool>,
 }
 
 impl Copy {
-    pub fn new() -> Copy {
-        Copy {
-            next: Arc::default(),
-            left: Arc::new(AtomicU64::new(COPIES as u64)),
-            is_copied: Arc::default(),
-        }
+    pub fn new(bytes: u64) -> Copy {
+        let left = Arc::new(AtomicU64::new(COPIES as u64));
+        Copy { bytes, next: Arc::default(), left, is_copied: Arc::default() }
     }
 
     /// Becomes true when all is copied, or a part of it failed.
@@ -66,7 +62,7 @@ impl Copy {
     {
         loop {
             let at = self.next.fetch_add(COPIED_AT_ONCE as u64, Ordering::Relaxed);
-            if at >= COPIED {
+            if at >= self.bytes {
                 return Ok(());
             }
             for op in [Op::Read, Op::Write] {

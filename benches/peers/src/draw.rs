@@ -1,4 +1,4 @@
-//! What a task does next, and what tasks have done.
+//! The next request of a task, and the sum of those that tasks have done.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ pub enum Op {
     Write,
 }
 
-/// What one task does next.
+/// The source of one task's requests.
 pub struct Draw {
     random: u64,
     slots: u64,

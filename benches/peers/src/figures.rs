@@ -14,7 +14,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of the rounds in which both have a figure: the first by the second.
+    /// Returns the ratio over the rounds in which both have a figure: the first by the second.
     pub fn of(upper: &[f64], lower: &[f64]) -> Option<Ratio> {
         let logs: Vec<f64> = upper.iter().zip(lower).map(|(u, l)| (u / l).ln()).collect();
         match estimate::paired(&logs, LEVELS, Some(&mut Prng::new(1))) {

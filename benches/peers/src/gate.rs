@@ -58,7 +58,7 @@ where
 }
 
 fn fail(why: &str) -> ! {
-    eprintln!("{why}");
+    eprintln!("peers: {why}");
     std::process::exit(1);
 }
 

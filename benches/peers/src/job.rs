@@ -1,4 +1,4 @@
-//! What a side is to do, and what it returns; both are one line of JSON between two processes.
+//! The order to a side, and its result: one line of JSON each, between two processes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// Before anything is measured.
 pub const WARM_UP: Duration = Duration::from_millis(200);
 
-/// What is done at random places of a file.
+/// Requests at random places of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Row {
     Read,
@@ -18,7 +18,7 @@ pub enum Row {
     Mix,
 }
 
-/// What the blocks of the files contain.
+/// Content of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Content {
     /// One number over and over, which zram stores without compressing it.
@@ -27,13 +27,13 @@ pub enum Content {
     Compressible,
 }
 
-/// What a measurement has besides its requests.
+/// Additions to a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Variant {
     Plain,
     /// A task that computes and never waits, on one of the runtime's workers.
     Busy,
-    /// One copy of a gigabyte; the measurement ends with it.
+    /// One copy; the measurement ends with it.
     Copy,
     /// Ranges of files that are not in the page cache.
     Cold,
@@ -54,13 +54,17 @@ pub struct Job {
     pub file: PathBuf,
     pub file_bytes: u64,
     pub time: Duration,
+    /// Bytes that are copied, or ranges that are read; nothing else ends such a measurement.
+    pub amount: u64,
+    /// Files in the directory `file`, for ranges.
+    pub files: usize,
     /// Each request is timed.
     pub is_timed: bool,
-    /// What happens besides, or instead.
+    /// Another load next to it, or another measurement.
     pub variant: Variant,
 }
 
-/// What one run of a side did.
+/// The result of one run of a side.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
     pub ios: f64,
@@ -110,6 +114,7 @@ impl Job {
             "cores": self.cores, "is_same": self.content == Content::Same,
             "file": self.file.to_string_lossy(), "file_bytes": self.file_bytes,
             "millis": u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX),
+            "amount": self.amount, "files": self.files,
             "is_timed": self.is_timed, "variant": word(self.variant),
         })
     }
@@ -130,6 +135,8 @@ impl Job {
             file: text("file")?.into(),
             file_bytes: number("file_bytes")?,
             time: Duration::from_millis(number("millis")?),
+            amount: number("amount")?,
+            files: length("files")?,
             is_timed: is("is_timed")?,
             variant: Variant::from_str(text("variant")?, false)?,
         })
@@ -186,6 +193,8 @@ mod tests {
             file: "/a b".into(),
             file_bytes: 1 << 33,
             time: Duration::from_millis(1500),
+            amount: 7,
+            files: 3,
             is_timed: true,
             variant: Variant::Busy,
         };

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::copy::COPIED;
 use crate::ground::Ground;
 use crate::job::{Job, Row, Variant};
 use crate::options::{Common, LatencyOptions, Options, Part};
@@ -38,7 +37,7 @@ pub fn run(options: &Options, cells: &LatencyOptions) -> Result<(), String> {
     head(&ground, common);
     let mut all = Vec::new();
     for part in &cells.parts {
-        for cell in cells_of(*part, cells.row, (&ground, common))? {
+        for cell in cells_of(*part, cells, (&ground, common))? {
             let entries = entries(&cell, &cells.sides)?;
             let runs = in_turns(&entries, common.rounds, |_| Ok(()))?;
             println!();
@@ -58,11 +57,11 @@ pub fn run(options: &Options, cells: &LatencyOptions) -> Result<(), String> {
 
 fn cells_of(
     part: Part,
-    row: Row,
+    options: &LatencyOptions,
     (ground, common): (&Ground, &Common),
 ) -> Result<Vec<Cell>, String> {
     stop::progress("making files");
-    let row = if part == Part::Copy { Row::Read } else { row };
+    let row = if part == Part::Copy { Row::Read } else { options.row };
     let plain = Job {
         side: String::new(),
         row,
@@ -73,6 +72,8 @@ fn cells_of(
         file: ground.file(row, common.file_size)?,
         file_bytes: common.file_size,
         time: common.seconds,
+        amount: options.copied,
+        files: 0,
         is_timed: true,
         variant: Variant::Plain,
     };
@@ -92,10 +93,10 @@ fn cells_of(
             .into(),
         Part::Copy => {
             for path in plain.copied() {
-                ground.make(&path, COPIED)?;
+                ground.make(&path, options.copied)?;
             }
             let cell = |variant| {
-                let besides = if variant == Variant::Copy { "a copy of 1 GiB" } else { "nothing" };
+                let besides = if variant == Variant::Copy { "a copy" } else { "nothing" };
                 let title = format!("{what}, {READERS} in flight, next to {besides}, 1 core");
                 Cell { title, sides: COPY, job: Job { variant, depth: READERS, ..plain.clone() } }
             };

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::job::{Content, Row};
 
-/// What is run without `--sides`: ours, and the peers with a runtime; two of them with a second
+/// The sides without `--sides`: ours, and the peers with a runtime; two of them with a second
 /// core, too.
 const SIDES_DEFAULT: &str = "engine,futures-current,futures-multi,futures-multi@2,compio,\
     compio-tuned,monoio,tokio-uring,spawn_blocking,spawn_blocking@2";
@@ -33,17 +33,17 @@ pub struct Options {
 pub enum Command {
     /// The time of one request: alone, next to a task that computes, next to a copy.
     Latency(LatencyOptions),
-    /// 20,000 random ranges over 1,000 files, cold and warm, from a multi-thread runtime.
+    /// Random ranges of many files, cold and warm, from a multi-thread runtime.
     Ranges(RangesOptions),
     /// Run one measurement of one side; `peers` starts it.
     #[command(hide = true)]
     Side { job: String },
 }
 
-/// What the table has.
+/// Contents of the table.
 #[derive(Args, Debug)]
 pub struct Cells {
-    /// What is done.
+    /// Kinds of requests.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "read,overwrite")]
     pub rows: Vec<Row>,
     /// Bytes of a request, such as 4k or 128k.
@@ -67,7 +67,7 @@ pub struct Cells {
     pub list: bool,
 }
 
-/// What every measurement has.
+/// Options of every measurement.
 #[derive(Args, Debug)]
 pub struct Common {
     #[arg(long, default_value_t = 7, global = true)]
@@ -98,9 +98,12 @@ pub struct LatencyOptions {
     /// Which parts.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "alone,busy,copy")]
     pub parts: Vec<Part>,
-    /// What is done; next to a copy, always reads.
+    /// Kind of requests; next to a copy, always reads.
     #[arg(long, value_enum, default_value = "read")]
     pub row: Row,
+    /// Bytes that are copied.
+    #[arg(long, value_parser = size, default_value = "1g")]
+    pub copied: u64,
     /// Instead of the sides of each part.
     #[arg(long, value_delimiter = ',')]
     pub sides: Vec<String>,
@@ -112,7 +115,7 @@ pub enum Part {
     Alone,
     /// The same on two, of which one has a task that computes and never waits.
     Busy,
-    /// 64 small reads in flight next to one copy of 1 GiB, and without it.
+    /// 64 small reads in flight next to one copy, and without it.
     Copy,
 }
 
@@ -122,6 +125,12 @@ pub struct RangesOptions {
     /// Bytes of a range, at any offset.
     #[arg(long, default_value_t = 8192)]
     pub size: usize,
+    /// Number of files of 1 MiB.
+    #[arg(long, default_value_t = 1000)]
+    pub files: usize,
+    /// Number of ranges.
+    #[arg(long, default_value_t = 20_000)]
+    pub ranges: u64,
     /// Tasks that read one range after the other.
     #[arg(long, default_value_t = 64)]
     pub tasks: usize,

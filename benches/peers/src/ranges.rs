@@ -1,7 +1,6 @@
-//! `peers ranges`: 20,000 random ranges over 1,000 files, cold and warm.
+//! `peers ranges`: random ranges of many files, cold and warm.
 
 use std::fs;
-use std::path::Path;
 
 use rustix::fs::{Advice, fadvise};
 use serde_json::json;
@@ -9,7 +8,7 @@ use serde_json::json;
 use crate::job::{Job, Row, Variant};
 use crate::options::{Options, RangesOptions};
 use crate::rounds::{Entry, in_turns};
-use crate::sides::ranges::{FILES, RANGES, SIDES, name};
+use crate::sides::ranges::{SIDES, name};
 use crate::table::{self, AGAIN};
 use crate::throughput::{ground, head, write};
 use crate::{environment, stop};
@@ -17,7 +16,7 @@ use crate::{environment, stop};
 /// Bytes of each file.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// What the names of these sides begin with.
+/// Start of the names of these sides.
 const PREFIX: &str = "ranges-";
 
 pub fn run(options: &Options, cells: &RangesOptions) -> Result<(), String> {
@@ -31,7 +30,7 @@ pub fn run(options: &Options, cells: &RangesOptions) -> Result<(), String> {
     let directory = ground.path("ranges");
     fs::create_dir(&directory).map_err(|error| error.to_string())?;
     stop::progress("making files");
-    for number in 0..FILES {
+    for number in 0..cells.files {
         ground.make(&directory.join(name(number)), FILE_BYTES)?;
     }
     let mut all = Vec::new();
@@ -46,15 +45,17 @@ pub fn run(options: &Options, cells: &RangesOptions) -> Result<(), String> {
             file: directory.clone(),
             file_bytes: FILE_BYTES,
             time: common.seconds,
+            amount: cells.ranges,
+            files: cells.files,
             is_timed: true,
             variant,
         };
         let entries = entries(&job);
-        let runs = in_turns(&entries, common.rounds, |_| drop_cache(&directory))?;
+        let runs = in_turns(&entries, common.rounds, |entry| drop_cache(&entry.job))?;
         let word = if variant == Variant::Cold { "cold" } else { "a second time" };
         let title = format!(
-            "{RANGES} ranges of {} bytes in {FILES} files, {} tasks, {} cores, {word}",
-            cells.size, cells.tasks, cells.cores
+            "{} ranges of {} bytes in {} files, {} tasks, {} cores, {word}",
+            cells.ranges, cells.size, cells.files, cells.tasks, cells.cores
         );
         println!();
         table::cell(&title, 0, &entries, &runs).iter().for_each(|line| println!("{line}"));
@@ -83,9 +84,9 @@ fn entries(job: &Job) -> Vec<Entry> {
 }
 
 /// Takes every file out of the page cache; they are on the device already.
-fn drop_cache(directory: &Path) -> Result<(), String> {
-    for number in 0..FILES {
-        let path = directory.join(name(number));
+fn drop_cache(job: &Job) -> Result<(), String> {
+    for number in 0..job.files {
+        let path = job.file.join(name(number));
         let file = fs::File::open(path).map_err(|error| error.to_string())?;
         fadvise(file, 0, None, Advice::DontNeed).map_err(|errno| errno.to_string())?;
     }

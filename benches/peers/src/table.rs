@@ -9,7 +9,7 @@ use crate::rounds::{Entry, Runs};
 const COLUMNS: usize = 80;
 
 /// The label of the second run of a cell's first side.
-pub const AGAIN: &str = " again";
+pub const AGAIN: &str = ", 2";
 
 /// Median of figures that there are.
 pub fn median(runs: &[Figures], figure: fn(&Figures) -> f64) -> f64 {
@@ -36,11 +36,9 @@ pub fn cell(title: &str, base: usize, entries: &[Entry], runs: &[Runs]) -> Vec<S
     let times = spread(entries, runs, Figures::cpu_micros);
     let mut lines = wrapped(title);
     let name = &entries[base].label;
-    lines.push(format!(
-        "{:<17}{:>8}  {:<21}{:>7}  {}",
-        "", "IOPS", "time / that of", "CPU", "CPU / that of"
-    ));
-    lines.push(format!("{:<17}{:>8}  {:<21.21}{:>7}  {:.21}", "", "", name, "us", name));
+    let columns = ["IOPS", "time / that of", "CPU us", "CPU / that of"];
+    lines.push(line("", columns));
+    lines.push(line("", ["", name, "", name]));
     let Ok(ours) = &runs[base] else {
         lines.push(format!("{name}: no figures to compare with"));
         return lines;
@@ -49,7 +47,7 @@ pub fn cell(title: &str, base: usize, entries: &[Entry], runs: &[Runs]) -> Vec<S
         let theirs = match runs {
             Ok(theirs) => theirs,
             Err(why) => {
-                lines.extend(wrapped(&format!("{:<17} not measured: {why}", entry.label)));
+                lines.extend(wrapped(&format!("{:<21} not measured: {why}", entry.label)));
                 continue;
             }
         };
@@ -60,8 +58,7 @@ pub fn cell(title: &str, base: usize, entries: &[Entry], runs: &[Runs]) -> Vec<S
         }
         let iops = thousands(median(theirs, Figures::per_second));
         let cpu = median(theirs, Figures::cpu_micros);
-        let line = format!("{:<17.17}{iops:>8}  {speed:<21}{cpu:>7.2}  {time}", entry.label);
-        lines.push(line.trim_end().to_owned());
+        lines.push(line(&entry.label, [&iops, &speed, &format!("{cpu:.2}"), &time]));
     }
     lines.push(format!(
         "{} with itself: time within {:.1} %, CPU within {:.1} %",
@@ -72,19 +69,26 @@ pub fn cell(title: &str, base: usize, entries: &[Entry], runs: &[Runs]) -> Vec<S
     lines
 }
 
+/// A side's line of a throughput table.
+fn line(label: &str, [iops, speed, cpu, time]: [&str; 4]) -> String {
+    let line = format!("{label:<21.21}{iops:>8}  {speed:<20.20}{cpu:>7}  {time:.20}");
+    line.trim_end().to_owned()
+}
+
 /// A cell's percentiles, in microseconds, and how many times those of `base` the median is.
 pub fn latencies(title: &str, base: usize, entries: &[Entry], runs: &[Runs]) -> Vec<String> {
     let middle = spread(entries, runs, |run| run.micros("p50"));
     let mut lines = if title.is_empty() { Vec::new() } else { wrapped(title) };
     let name = &entries[base].label;
     let columns = ["p50 us", "p99 us", "p99.9 us"];
-    let columns: String = columns.iter().map(|column| format!("{column:>10}")).collect();
-    lines.push(format!("{:<17}{columns}{:>9}  p50 / that of {name:.16}", "", "IOPS"));
+    let columns: String = columns.iter().map(|column| format!("{column:>9}")).collect();
+    lines.push(format!("{:<21}{columns}{:>8}  p50 / that of", "", "IOPS"));
+    lines.push(format!("{:<58}{name}", ""));
     for (at, (entry, theirs)) in entries.iter().zip(runs).enumerate() {
         let theirs = match theirs {
             Ok(theirs) => theirs,
             Err(why) => {
-                lines.extend(wrapped(&format!("{:<17} not measured: {why}", entry.label)));
+                lines.extend(wrapped(&format!("{:<21} not measured: {why}", entry.label)));
                 continue;
             }
         };
@@ -93,10 +97,10 @@ pub fn latencies(title: &str, base: usize, entries: &[Entry], runs: &[Runs]) -> 
         let figures: [fn(&Figures) -> f64; 3] =
             [|run| run.micros("p50"), |run| run.micros("p99"), |run| run.micros("p999")];
         let figures: String =
-            figures.iter().map(|figure| format!("{:>10.1}", median(theirs, *figure))).collect();
+            figures.iter().map(|figure| format!("{:>9.1}", median(theirs, *figure))).collect();
         let iops = thousands(median(theirs, Figures::per_second));
         let line =
-            format!("{:<17.17}{figures}{iops:>9}  {}", entry.label, ratio.unwrap_or_default());
+            format!("{:<21.21}{figures}{iops:>8}  {}", entry.label, ratio.unwrap_or_default());
         lines.push(line.trim_end().to_owned());
     }
     lines.push(format!("{} with itself: p50 within {:.1} %", entries[0].label, percent(middle)));

@@ -62,7 +62,7 @@ pub fn ground(common: &Common) -> Result<Ground, String> {
     }
 }
 
-/// What every output begins with.
+/// Prints the first lines of every output.
 pub fn head(ground: &Ground, common: &Common) {
     let versions = environment::versions();
     let versions: Vec<String> =
@@ -139,6 +139,8 @@ fn entries(
         file: ground.file(cell.row, common.file_size)?,
         file_bytes: common.file_size,
         time: common.seconds,
+        amount: 0,
+        files: 0,
         is_timed: false,
         variant: Variant::Plain,
     };

@@ -1,4 +1,5 @@
-//! What every side does: tasks that draw a place, do a request and check it, until the time is up.
+//! The work of every side: tasks that draw a place, do a request and check it, until the time is
+//! up.
 
 use std::io;
 use std::ops::Deref;
@@ -35,7 +36,7 @@ impl Until {
     }
 }
 
-/// What a task did, and its memory.
+/// The tally of one task, and its memory.
 pub struct Share<M> {
     pub tally: Tally,
     pub memory: M,
@@ -53,7 +54,7 @@ where
     M: Deref<Target = [u8]>,
     F: Future<Output = (io::Result<usize>, M)>,
 {
-    while !until.is_over() {
+    loop {
         for _ in 0..REQUESTS_PER_LOOK {
             let (op, at) = draw.next();
             let started = tally.started();
@@ -63,8 +64,10 @@ where
             draw.check(tally.ios, moved, &memory, at)?;
             tally.count(started);
         }
+        if until.is_over() {
+            return Ok(Share { tally, memory });
+        }
     }
-    Ok(Share { tally, memory })
 }
 
 /// As [`share`], blocking.
@@ -74,7 +77,7 @@ pub fn calls<M: Deref<Target = [u8]>>(
     until: Until,
     mut transfer: impl FnMut(Op, &mut M, u64) -> io::Result<usize>,
 ) -> Result<Tally, String> {
-    while !until.is_over() {
+    loop {
         for _ in 0..REQUESTS_PER_LOOK {
             let (op, at) = draw.next();
             let started = tally.started();
@@ -83,8 +86,10 @@ pub fn calls<M: Deref<Target = [u8]>>(
             draw.check(tally.ios, moved, memory, at)?;
             tally.count(started);
         }
+        if until.is_over() {
+            return Ok(tally);
+        }
     }
-    Ok(tally)
 }
 
 /// The tasks of one thread, and the memory that they have between two phases.
@@ -138,7 +143,7 @@ impl Work {
         T: Fn(Op, Block, u64) -> F + Clone,
         F: Future<Output = (io::Result<usize>, Block)>,
     {
-        let copy = Copy::new();
+        let copy = Copy::new(self.job.amount);
         let until = Until { at: Instant::now(), is_copied: Some(copy.is_copied()) };
         let tasks = self.copying.drain(..);
         let tasks = tasks.map(|memory| copy.clone().share(memory, transfer.clone()));

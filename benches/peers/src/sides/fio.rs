@@ -1,8 +1,9 @@
 //! fio as a side: its io_uring engine, and the program t/io_uring of its sources.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
 use serde_json::{Value, json};
 
 use crate::job::{Content, Figures, Job, Row, WARM_UP};
@@ -66,7 +67,7 @@ fn figures(output: &str, directions: &[&str]) -> Result<Figures, String> {
         value[name].as_f64().ok_or_else(|| format!("fio's JSON has no number `{name}`"))
     };
     if number(job, "error")? != 0.0 {
-        return Err(format!("fio ended with error {}", job["error"]));
+        return Err(format!("fio failed with error {}", job["error"]));
     }
     let (mut ios, mut seconds) = (0.0, 0.0_f64);
     for direction in directions {
@@ -97,16 +98,16 @@ pub fn t_io_uring(job: &Job) -> Result<Figures, String> {
     command.args(["-p0", "-B1", "-F1", "-R1", &format!("-d{}", job.depth / threads)]);
     command.args([format!("-s{batch}"), format!("-c{batch}"), format!("-b{}", job.size)]);
     command.args([format!("-n{threads}"), format!("-r{seconds}")]).arg(&job.file);
-    let before = children_time();
+    let before = children_time()?;
     let output = output_of(&mut command)?;
-    let cpu = (children_time() - before).as_secs_f64();
+    let cpu_seconds = children_time()? - before;
     let rates: Vec<f64> = output.lines().filter_map(rate).collect();
     // The first second has its warm-up.
     let rates = if rates.len() > 1 { &rates[1..] } else { &rates[..] };
     let rate = diopter_bench::statistics::median(rates.iter().copied());
     let rate = rate.ok_or_else(|| format!("t/io_uring printed no rate: {output}"))?;
     let seconds = seconds as f64;
-    Ok(Figures { ios: rate * seconds, seconds, cpu_seconds: cpu, more: Value::Null })
+    Ok(Figures { ios: rate * seconds, seconds, cpu_seconds, more: Value::Null })
 }
 
 /// `IOPS=1.23M, BW=...` or `IOPS=229K, ...`
@@ -132,18 +133,11 @@ fn output_of(command: &mut Command) -> Result<String, String> {
     Err(format!("{name}: {}: {text}{errors}", output.status))
 }
 
-/// Processor time of the children that have ended.
-fn children_time() -> Duration {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the pointer is to a value of the right type, and any bytes are one.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
-        usage.assume_init()
-    };
-    let of = |time: libc::timeval| {
-        Duration::new(time.tv_sec.unsigned_abs(), 1000 * u32::try_from(time.tv_usec).unwrap_or(0))
-    };
-    of(usage.ru_utime) + of(usage.ru_stime)
+/// Processor time of the children that were waited for.
+fn children_time() -> Result<f64, String> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|errno| errno.to_string())?;
+    let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
+    Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
 #[cfg(test)]

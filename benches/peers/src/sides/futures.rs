@@ -2,20 +2,16 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use diopter::File;
 use tokio::runtime::Builder;
 
-use super::threads::THREADS_MAX;
+use super::multi_thread::on_multi_thread;
 use crate::block::Block;
-use crate::draw::{Op, Tally};
-use crate::gate::{Gate, on_threads};
-use crate::job::{Figures, Job, Variant};
+use crate::draw::Op;
+use crate::gate::on_threads;
+use crate::job::{Figures, Job};
 use crate::work::threads_of;
-
-/// Workers of the multi-thread runtime, on however many cores.
-const WORKERS: usize = 2;
 
 pub fn current(job: &Job) -> Result<Figures, String> {
     Ok(on_threads(job, threads_of(job), |thread, gate| {
@@ -33,30 +29,6 @@ pub fn compio(job: &Job) -> Result<Figures, String> {
     Ok(on_threads(job, threads_of(job), |thread, gate| {
         let runtime = compio::runtime::Runtime::new().map_err(|error| error.to_string())?;
         runtime.block_on(on_compio::whole(job, gate, thread))
-    }))
-}
-
-/// Runs `whole` with all tasks on one multi-thread runtime, and with what else the job wants there.
-pub fn on_multi_thread(
-    job: &Job,
-    whole: impl AsyncFn(&Job, &Gate) -> Result<Tally, String> + Sync,
-) -> Result<Figures, String> {
-    static IS_DONE: AtomicBool = AtomicBool::new(false);
-    let job = &Job { cores: 1, ..job.clone() };
-    Ok(on_threads(job, 1, |_, gate| {
-        let mut builder = Builder::new_multi_thread();
-        builder.worker_threads(WORKERS).max_blocking_threads(THREADS_MAX).enable_all();
-        let runtime = builder.build().map_err(|error| error.to_string())?;
-        if job.variant == Variant::Busy {
-            runtime.spawn(async {
-                while !IS_DONE.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
-        }
-        let tally = runtime.block_on(whole(job, gate));
-        IS_DONE.store(true, Ordering::Relaxed);
-        tally
     }))
 }
 

@@ -57,6 +57,7 @@ mod fio;
 mod futures;
 mod glommio;
 mod monoio;
+mod multi_thread;
 pub mod ranges;
 mod threads;
 mod tokio_uring;

@@ -13,19 +13,15 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::Mutex;
 
 use super::Side;
-use super::futures::on_multi_thread;
+use super::multi_thread::on_multi_thread;
 use crate::content::BLOCK;
 use crate::draw::Tally;
 use crate::job::{Content, Figures, Job, Variant};
 
-/// Files in the directory, and ranges of all of them together.
-pub const FILES: usize = 1000;
-pub const RANGES: u64 = 20_000;
-
 pub const SIDES: &[Side] = &[
     super::side("ranges-futures", ours, "diopter's futures"),
-    super::side("ranges-spawn_blocking", blocking, "spawn_blocking and pread, page cache"),
-    super::side("ranges-spawn_blocking-direct", direct, "the same past it, aligned by hand"),
+    super::side("ranges-blocking", blocking, "spawn_blocking and pread, page cache"),
+    super::side("ranges-blocking-direct", direct, "the same past it, aligned by hand"),
     super::side("ranges-tokio-fs", tokio_fs, "tokio::fs: seek and read_exact, page cache"),
 ];
 
@@ -42,7 +38,7 @@ struct Range {
 
 fn range(job: &Job, number: u64) -> Range {
     let mut random = Prng::new(number);
-    let file = usize::try_from(random.below(FILES as u64)).expect("few");
+    let file = usize::try_from(random.below(job.files as u64)).expect("few");
     Range { file, at: random.below(job.file_bytes - job.size as u64) }
 }
 
@@ -73,7 +69,7 @@ where
     let mut figures = on_multi_thread(job, async |job, gate| {
         let open = |number| open(job.file.join(name(number))).map(Arc::new);
         let started = Instant::now();
-        let files: io::Result<Vec<Arc<F>>> = (0..FILES).map(open).collect();
+        let files: io::Result<Vec<Arc<F>>> = (0..job.files).map(open).collect();
         let files = Arc::new(files.map_err(|error| error.to_string())?);
         opened.get_or_init(|| started.elapsed());
         if job.variant == Variant::Warm {
@@ -106,7 +102,7 @@ where
             let mut tally = Tally::new(&job);
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= RANGES {
+                if number >= job.amount {
                     return Ok::<Tally, String>(tally);
                 }
                 let Range { file, at } = range(&job, number);
@@ -136,7 +132,7 @@ fn ours(job: &Job) -> Result<Figures, String> {
         (moved.map_err(io::Error::other), Memory(memory))
     };
     let memory = || diopter::IoBuf::new(job.size).map(Memory).map_err(|errno| errno.to_string());
-    measure(job, open, memory, move |file, memory, at, size| read(file, memory, at, size))
+    measure(job, open, memory, read)
 }
 
 /// Aligned memory.
@@ -154,10 +150,10 @@ fn blocking(job: &Job) -> Result<Figures, String> {
         tokio::task::spawn_blocking(work).await.expect("a read does not panic")
     };
     let memory = || Ok(vec![0; job.size]);
-    measure(job, fs::File::open, memory, move |file, memory, at, size| read(file, memory, at, size))
+    measure(job, fs::File::open, memory, read)
 }
 
-/// What was read past the page cache, and where the range begins in it.
+/// Blocks that were read past the page cache, and the place of the range in them.
 struct Around {
     memory: diopter::IoBuf,
     range: std::ops::Range<usize>,
@@ -187,7 +183,7 @@ fn direct(job: &Job) -> Result<Figures, String> {
         let memory = diopter::IoBuf::new(whole).map_err(|errno| errno.to_string())?;
         Ok(Around { memory, range: 0..0 })
     };
-    measure(job, open, memory, move |file, memory, at, size| read(file, memory, at, size))
+    measure(job, open, memory, read)
 }
 
 fn tokio_fs(job: &Job) -> Result<Figures, String> {
@@ -201,5 +197,5 @@ fn tokio_fs(job: &Job) -> Result<Figures, String> {
         (moved, memory)
     };
     let memory = || Ok(vec![0; job.size]);
-    measure(job, open, memory, move |file, memory, at, size| read(file, memory, at, size))
+    measure(job, open, memory, read)
 }

@@ -6,15 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::futures::on_multi_thread;
+use super::multi_thread::{THREADS_MAX, on_multi_thread};
 use crate::block::Block;
 use crate::draw::{Draw, Op, Tally};
 use crate::gate::{Gate, on_threads};
 use crate::job::{Figures, Job};
 use crate::work::{Until, calls};
-
-/// The most threads of either.
-pub const THREADS_MAX: usize = 64;
 
 pub fn threads(job: &Job) -> Result<Figures, String> {
     let file = super::direct(&job.file)?;
