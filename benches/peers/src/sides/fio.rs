@@ -6,7 +6,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 use serde_json::{Value, json};
 
-use crate::job::{Content, Figures, Job, Row, WARM_UP};
+use crate::content;
+use crate::job::{Figures, Job, Row, WARM_UP};
 
 /// Where t/io_uring is, if it is not in the path as `t_io_uring`.
 const T_IO_URING: &str = "T_IO_URING";
@@ -48,10 +49,9 @@ fn fio(job: &Job, extra: &[&str]) -> Result<Figures, String> {
     command.arg(format!("--size={}", job.file_bytes)).arg(format!("--bs={}", job.size));
     command.arg(format!("--numjobs={jobs}")).arg(format!("--iodepth={}", job.depth / jobs));
     command.arg(format!("--runtime={}ms", job.time.as_millis()));
-    command.arg(match job.content {
-        Content::Same => "--buffer_pattern=0x5a",
-        Content::Compressible => "--buffer_compress_percentage=75",
-    });
+    let pattern = job.file.with_file_name("pattern");
+    std::fs::write(&pattern, content::pattern(job.content)).map_err(|error| error.to_string())?;
+    command.arg(format!("--buffer_pattern='{}'", pattern.display()));
     command.args(extra);
     let output = output_of(&mut command)?;
     figures(&output, directions)

@@ -61,6 +61,7 @@ mod multi_thread;
 pub mod ranges;
 mod threads;
 mod tokio_uring;
+mod tokio_uring_fixed;
 
 use std::fmt::Display;
 use std::os::unix::fs::OpenOptionsExt;
@@ -95,7 +96,10 @@ pub const SIDES: &[Side] = &[
     side("compio", compio::plain, "compio, its defaults"),
     side("compio-tuned", compio::tuned, "compio, single issuer and deferred task work"),
     side("monoio", monoio::run, "monoio, its defaults"),
+    side("monoio-tuned", monoio::tuned, "monoio, single issuer and cooperative task work"),
     side("tokio-uring", tokio_uring::run, "tokio-uring, its defaults"),
+    side("tokio-uring-tuned", tokio_uring::tuned, "tokio-uring, the same flags"),
+    side("tokio-uring-fixed", tokio_uring_fixed::run, "tokio-uring, registered buffers"),
     side("glommio", glommio::run, "glommio's DmaFile, its defaults"),
     side("spawn_blocking", threads::spawn_blocking, "tokio's spawn_blocking, pread and pwrite"),
     side("threads", threads::threads, "64 threads at most, pread and pwrite"),
@@ -119,6 +123,14 @@ fn direct(path: &Path) -> Result<std::fs::File, String> {
     let mut options = std::fs::OpenOptions::new();
     let opened = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
     opened.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The ring's flags for a runtime of one thread, without deferred task work: runtimes that do not
+/// expect it would wait for completions that are not delivered.
+fn for_one_thread() -> io_uring::Builder {
+    let mut ring = io_uring::IoUring::builder();
+    ring.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
+    ring
 }
 
 /// Memory for one task.

@@ -14,8 +14,17 @@ use crate::job::{Figures, Job};
 use crate::work::threads_of;
 
 pub fn run(job: &Job) -> Result<Figures, String> {
+    with(job, io_uring::IoUring::builder)
+}
+
+/// With the ring's flags for one thread that it works with.
+pub fn tuned(job: &Job) -> Result<Figures, String> {
+    with(job, super::for_one_thread)
+}
+
+fn with(job: &Job, ring: fn() -> io_uring::Builder) -> Result<Figures, String> {
     Ok(on_threads(job, threads_of(job), |thread, gate| {
-        let runtime = RuntimeBuilder::<IoUringDriver>::new().build();
+        let runtime = RuntimeBuilder::<IoUringDriver>::new().uring_builder(ring()).build();
         let mut runtime = runtime.map_err(|error| error.to_string())?;
         runtime.block_on(whole(job, gate, thread))
     }))

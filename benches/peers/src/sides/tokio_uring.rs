@@ -14,8 +14,17 @@ use crate::job::{Figures, Job};
 use crate::work::threads_of;
 
 pub fn run(job: &Job) -> Result<Figures, String> {
+    with(job, tokio_uring::uring_builder)
+}
+
+/// With the ring's flags for one thread that it works with.
+pub fn tuned(job: &Job) -> Result<Figures, String> {
+    with(job, super::for_one_thread)
+}
+
+fn with(job: &Job, ring: fn() -> io_uring::Builder) -> Result<Figures, String> {
     Ok(on_threads(job, threads_of(job), |thread, gate| {
-        tokio_uring::start(whole(job, gate, thread))
+        tokio_uring::builder().uring_builder(&ring()).start(whole(job, gate, thread))
     }))
 }
 
