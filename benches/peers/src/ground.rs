@@ -4,7 +4,9 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use diopter_testkit::machine::{self, Dir};
 use diopter_testkit::zram::Zram;
@@ -109,6 +111,21 @@ impl Drop for Ground {
             eprintln!("{} is left mounted: {why}", self.at.display());
         }
     }
+}
+
+/// Runs this program again in a mount namespace that no other process copies: a copy would keep the
+/// device busy after the unmount. It is the same process; without `unshare` it goes on as it is.
+pub fn enter_private_mounts() {
+    const IS_INSIDE: &str = "DIOPTER_PEERS_INSIDE";
+    if std::env::var_os(IS_INSIDE).is_some() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut command = Command::new("unshare");
+    command.arg("--mount").arg(program).args(std::env::args_os().skip(1)).env(IS_INSIDE, "yes");
+    // It returns only if `unshare` can't be started.
+    let error = command.exec();
+    eprintln!("peers: no private mounts: unshare: {error}");
 }
 
 /// Removes what killed runs left: mounts and directories, then their zram devices.

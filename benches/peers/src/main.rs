@@ -57,6 +57,9 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<(), String> {
+    if options.common.file.is_none() && !options.cells.list {
+        ground::enter_private_mounts();
+    }
     stop::listen()?;
     ground::remove_stale();
     match &options.command {
