@@ -6,7 +6,7 @@ ROUNDS ?= 1
 TIME ?= 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all suites soak bench bless fmt
+.PHONY: help demo test test-all suites soak bench peers bless fmt
 
 # What there is to make.
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make suites [ONLY=name] [QUICK=1]  other projects' tests with and without dio run"
 	@echo "make soak   [TIME=1800] [SEED=n]   everything seeded or random, TIME seconds in total"
 	@echo "make bench  [ROWS='...'] [QUICK=1] the numbers that the design must reach, as root"
+	@echo "make peers  [ARGS='...']           other runtimes and programs next to diopter, as root"
 	@echo "make bless                         rewrite the golden files"
 	@echo "make fmt                           format the code"
 
@@ -46,6 +47,11 @@ soak:
 # away again however it ends. ROWS names some of them; `cargo xtask bench --help` has the rest.
 bench:
 	@cargo xtask bench $(ROWS) $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+
+# Diopter next to compio, monoio, glommio, tokio-uring, tokio and fio; ARGS=--help has the options.
+# Takes its device and mount away again however it ends.
+peers:
+	@cargo xtask peers $(ARGS)
 
 # The golden files become what the code prints now; read the diff.
 bless:

@@ -18,6 +18,7 @@ mod tidy;
 mod lanes;
 mod soak;
 mod bench;
+mod peers;
 mod demo;
 mod suites;
 
@@ -44,6 +45,7 @@ cargo xtask COMMAND
   suites [--only NAME]... [--quick]  suites of other projects with and without `dio run`, as root
   demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
+  peers [OPTION...]                  other runtimes and programs next to diopter; --help has more
 
 Environment
   DIOPTER_REQUIRE=loop,ext4,...   capabilities whose absence is a failure, not a skip; an unknown
@@ -78,6 +80,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "soak" => soak::run(rest),
         "fuzz" => fuzz::run(rest),
         "bench" => bench::run(rest),
+        "peers" => peers::run(rest),
         "fio" => fio::run(rest),
         "suites" => suites::run(rest),
         "suites-inner" => suites::run_inner(rest),

@@ -145,6 +145,20 @@ const SMOKE_NUMBERS: &[&str] = &[
     "completion",
 ];
 
+/// A separate workspace. In release, as `make peers` builds it, in the same directory.
+const PEERS: &[&str] = &["test", "--release", "--manifest-path", "benches/peers/Cargo.toml"];
+
+const CLIPPY_PEERS: &[&str] = &[
+    "clippy",
+    "--release",
+    "--all-targets",
+    "--manifest-path",
+    "benches/peers/Cargo.toml",
+    "--",
+    "-D",
+    "warnings",
+];
+
 const COMPARE: &[&str] = &[
     "test",
     "-p",
@@ -438,6 +452,18 @@ pub const LANES: &[Lane] = &[
         ..plain("power-cut", 90, &[test(POWER_CUT)])
     },
     plain("bench", 130, &[check(SMOKE), check(SMOKE_NUMBERS)]),
+    Lane {
+        uses: &[Capability::Fio],
+        is_extra: true,
+        ..plain(
+            "peers",
+            170,
+            &[
+                Step { target_below: Some("peers"), ..check(CLIPPY_PEERS) },
+                Step { target_below: Some("peers"), ..test(PEERS) },
+            ],
+        )
+    },
     Lane {
         needs: &[Capability::Cxx],
         ..plain("fuzz", 300, &[Step { work: Work::Fuzz, ..check(&[]) }])

@@ -2,7 +2,7 @@
 //! nothing. `docs/decisions/0008-verdicts.md` explains the method.
 
 mod environment;
-mod estimate;
+pub mod estimate;
 mod metric;
 pub mod noisy;
 mod same_job;
