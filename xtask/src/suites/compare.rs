@@ -54,6 +54,12 @@ pub fn differences(plain: &Results, with: &Results, only_with: &[&str]) -> Vec<S
     names.iter().filter(|name| !is_same(name)).map(|name| line(name)).collect()
 }
 
+/// Returns a line if the library served nothing where it had to: the same result then says nothing.
+pub fn idle(mode: Mode, work: Work) -> Option<String> {
+    let is_idle = mode == Mode::Direct && work.requests == 0;
+    is_idle.then(|| "the library served no request; no test shows anything".to_owned())
+}
+
 fn shown(outcome: Option<&Outcome>) -> String {
     match outcome {
         Some(Outcome { verdict, detail }) => format!("{verdict:?} {detail}").trim_end().to_owned(),
@@ -146,6 +152,14 @@ mod tests {
         assert_eq!(found.len(), 3, "{found:?}");
         assert_eq!(found[0], "a: plain Passed 1, with the library Passed 2");
         assert_eq!(counts(&plain), "2 of 3, 1 skipped");
+    }
+
+    #[test]
+    fn a_run_with_o_direct_in_which_nothing_was_served_is_a_difference() {
+        let work = |requests| Work { requests, uncached: 0 };
+        assert!(idle(Mode::Direct, work(0)).is_some());
+        assert!(idle(Mode::Direct, work(1)).is_none());
+        assert!(idle(Mode::Run, work(0)).is_none(), "few programs open files with O_DIRECT");
     }
 
     #[test]

@@ -223,7 +223,8 @@ fn row<'a>(
             continue;
         }
         let (results, work) = in_mode(mode)?;
-        let found = compare::differences(&plain, &results, suite.only_with);
+        let mut found = compare::differences(&plain, &results, suite.only_with);
+        found.extend(compare::idle(mode, work));
         compare::print_lines(mode, &found);
         with.push(compare::cell(mode, &results, found.len(), work));
         println!("   {}: {}", mode.name(), with.last().map_or("", String::as_str));
