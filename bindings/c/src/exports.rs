@@ -86,9 +86,11 @@ pub unsafe extern "C" fn dpt_file_open(
 /// Makes a file of a descriptor that is open, of a regular file or a block device.
 ///
 /// The file is open for what the descriptor is open for, with its O_APPEND, O_DSYNC and O_SYNC. fd
-/// stays the caller's, and may be closed: the file has a duplicate of it, and a second description
-/// where fd lacks O_DIRECT, which needs the permissions of an open and /proc. When the file is
-/// closed, the kernel releases the POSIX locks that the process holds on it.
+/// stays the caller's, and may be closed or get other flags: the file has a duplicate of it, and
+/// opens a second description, which needs the permissions of an open and /proc. Where that is not
+/// possible, a description with O_DIRECT and without O_APPEND is used as it is: then its flags must
+/// not change. When the file is closed, the kernel releases the POSIX locks that the process holds
+/// on it.
 ///
 /// Returns 0 and stores the file in *file, or returns a negative errno.
 #[unsafe(no_mangle)]

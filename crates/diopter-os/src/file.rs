@@ -308,6 +308,8 @@ pub struct DescriptorFlags {
     pub dsync: bool,
     /// O_SYNC.
     pub sync: bool,
+    /// O_NOATIME.
+    pub no_access_time: bool,
 }
 
 /// Returns the flags of an open descriptor.
@@ -329,11 +331,13 @@ pub fn flags_of_descriptor(fd: BorrowedFd<'_>) -> Result<DescriptorFlags, Errno>
         nonblocking: flags.contains(OFlags::NONBLOCK),
         dsync: flags.contains(OFlags::DSYNC),
         sync: flags.contains(OFlags::SYNC),
+        no_access_time: flags.contains(OFlags::NOATIME),
     })
 }
 
 /// Opens the regular file or block device of a descriptor again, through /proc, with O_DIRECT or
-/// without. The given open file description stays as it is.
+/// without, for what `like` has it open for: reading, writing, and without access times. The given
+/// open file description stays as it is.
 ///
 /// # Errors
 ///
@@ -341,18 +345,26 @@ pub fn flags_of_descriptor(fd: BorrowedFd<'_>) -> Result<DescriptorFlags, Errno>
 /// ENOENT: no /proc. Else those of open(2).
 pub fn reopen(
     fd: BorrowedFd<'_>,
-    read: bool,
-    write: bool,
+    like: DescriptorFlags,
     direct: bool,
 ) -> Result<OwnedFd, OpenFailure> {
     // A FIFO would block the open.
     kind_of(&rustix::fs::fstat(fd).map_err(|errno| failure("fstat", errno))?)?;
-    let access = access(read, write).ok_or(failure("open", Errno::EINVAL))?;
+    let access = access(like.read, like.write).ok_or(failure("open", Errno::EINVAL))?;
     let mut flags = access | OFlags::CLOEXEC;
     flags.set(OFlags::DIRECT, direct);
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let opened = retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()));
-    opened.map_err(|errno| failure("open again", errno))
+    let opened = retry_on_intr(|| rustix::fs::open(path_of(fd), flags, Mode::empty()));
+    let opened = opened.map_err(|errno| failure("open again", errno))?;
+    if like.no_access_time {
+        // The owner of the file may set it, and the process may not be that.
+        rustix::fs::fcntl_setfl(&opened, flags | OFlags::NOATIME).unwrap_or(());
+    }
+    Ok(opened)
+}
+
+/// Returns a name of what a descriptor refers to. A thread may have its own table of descriptors.
+fn path_of(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/thread-self/fd/{}", fd.as_raw_fd())
 }
 
 /// Opens the same file again without O_DIRECT, through /proc, whatever its name is now.
@@ -363,8 +375,7 @@ pub fn reopen(
 /// any open does.
 pub fn reopen_buffered(fd: BorrowedFd<'_>, read: bool, write: bool) -> Result<OwnedFd, Errno> {
     let flags = access(read, write).ok_or(Errno::EINVAL)? | OFlags::CLOEXEC;
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    Ok(retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()))?)
+    Ok(retry_on_intr(|| rustix::fs::open(path_of(fd), flags, Mode::empty()))?)
 }
 
 /// Returns the size in bytes of the file or the block device.
@@ -382,6 +393,13 @@ pub fn stat_size(fd: BorrowedFd<'_>, kind: FileKind) -> Result<u64, Errno> {
     let control = unsafe { rustix::ioctl::Getter::<BLKGETSIZE64, u64>::new() };
     // SAFETY: the opcode and the type belong together (line above).
     Ok(unsafe { rustix::ioctl::ioctl(fd, control) }?)
+}
+
+/// Returns the limit of this process on the size of regular files (`RLIMIT_FSIZE`): it may write no
+/// byte from there on. `u64::MAX` for none.
+#[must_use]
+pub fn size_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
 /// Returns the unit of the page cache. It keeps at least whole blocks of the file system in one

@@ -73,6 +73,18 @@ static void flags(void)
     CHECK(dpt_pwrite(file, "appended", 8, 0) == 8 && dpt_file_size(file) == 14);
     CHECK(dpt_pread(file, bytes, 14, 0) == 14 && memcmp(bytes, "sharedappended", 14) == 0);
     CHECK(dpt_file_close(file) == 0);
+    int direct;
+    for (direct = 0; direct <= O_DIRECT; direct += O_DIRECT) {
+        fd = open("flags", O_RDWR | direct);
+        if (fd < 0 && errno == EINVAL)
+            continue; /* This file system has no direct I/O. */
+        CHECK(fd >= 0 && dpt_file_from_fd(fd, &file) == 0);
+        CHECK(fcntl(fd, F_SETFL, O_APPEND) == 0);
+        CHECK(dpt_pwrite(file, "SHARED", 6, 0) == 6 && dpt_file_size(file) == 14);
+        CHECK(dpt_pread(file, bytes, 14, 0) == 14 && memcmp(bytes, "SHAREDappended", 14) == 0);
+        CHECK(dpt_pwrite(file, "shared", 6, 0) == 6);
+        CHECK(dpt_file_close(file) == 0 && close(fd) == 0);
+    }
     fd = open("flags", O_RDONLY);
     CHECK(fd >= 0 && dpt_file_from_fd(fd, &file) == 0);
     REFUSED(dpt_pwrite(file, "x", 1, 0), EBADF);

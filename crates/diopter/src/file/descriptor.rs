@@ -23,11 +23,15 @@ impl TryFrom<std::fs::File> for File {
 /// Takes an open descriptor for direct I/O. The file is open for what the descriptor is open for:
 /// reading, writing, appending, with `O_SYNC` or `O_DSYNC`.
 ///
-/// The flags of the open file description do not change, because other descriptors may share it. A
-/// descriptor with `O_DIRECT`, and without `O_APPEND` and `O_NONBLOCK`, is used as it is. For any
-/// other one the same file is opened a second time, through `/proc/self/fd`, which needs the
-/// permissions of an open. If the file system refuses `O_DIRECT`, all I/O goes through the page
-/// cache, as it does for a path ([`File::direct_support`]).
+/// The flags of the open file description do not change, because other descriptors may share it;
+/// and what their owners do to it later, such as setting `O_APPEND`, does not change where bytes
+/// go. So the same file is opened a second time, through `/proc`, which needs the permissions of an
+/// open. If the file system refuses `O_DIRECT`, all I/O goes through the page cache, as it does for
+/// a path ([`File::direct_support`]).
+///
+/// Where no second open is possible (no `/proc`, no permission), a descriptor with `O_DIRECT`, and
+/// without `O_APPEND` and `O_NONBLOCK`, is used as it is. Then nothing may change the flags of its
+/// open file description.
 ///
 /// The given descriptor stays open as long as the [`File`] and its clones: the kernel releases the
 /// POSIX locks that the process holds on a file when it closes any descriptor of that file.
@@ -76,23 +80,31 @@ impl TryFrom<OwnedFd> for File {
     }
 }
 
-/// The descriptor to use, and the given one where that is another.
+/// Returns a new descriptor of the same file, and the given one; or the given one alone, where the
+/// file cannot be opened again.
 fn open_for(
     fd: OwnedFd,
     flags: DescriptorFlags,
 ) -> std::result::Result<(OpenedFile, Option<OwnedFd>), OpenFailure> {
-    let is_plain = !flags.append && !flags.nonblocking;
-    if flags.direct && is_plain {
-        return Ok((file::inspect(fd)?, None));
-    }
-    let (read, write) = (flags.read, flags.write);
-    match file::reopen(fd.as_fd(), read, write, true) {
-        Ok(own) => Ok((file::inspect(own)?, Some(fd))),
-        Err(failure) if failure.errno != Errno::EINVAL => Err(failure),
+    let own = match file::reopen(fd.as_fd(), flags, true) {
         // No direct I/O here.
-        Err(_) if is_plain => Ok((file::inspect(fd)?, None)),
-        Err(_) => Ok((file::inspect(file::reopen(fd.as_fd(), read, write, false)?)?, Some(fd))),
+        Err(failure) if failure.errno == Errno::EINVAL => file::reopen(fd.as_fd(), flags, false),
+        opened => opened,
+    };
+    let is_usable = flags.direct && !flags.append && !flags.nonblocking;
+    match own {
+        Ok(own) => Ok((file::inspect(own)?, Some(fd))),
+        Err(failure) if is_usable && is_impossible(failure.errno) => Ok((file::inspect(fd)?, None)),
+        Err(failure) => Err(failure),
     }
+}
+
+/// Returns true if a file cannot be opened again, now or later: without /proc, without permission,
+/// below a mount that is read-only or has no devices, or because of another user of the device. A
+/// lack of descriptors or of memory is an error: what a file is must not depend on it.
+fn is_impossible(errno: Errno) -> bool {
+    [Errno::ENOENT, Errno::EACCES, Errno::EPERM, Errno::EROFS, Errno::EBUSY, Errno::ELOOP]
+        .contains(&errno)
 }
 
 #[cfg(all(test, not(diopter_loom)))]
@@ -141,16 +153,38 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_with_o_direct_is_used_as_it_is() {
+    fn flags_that_are_set_later_do_not_change_where_bytes_go() {
+        let path = file_of(&[b'a'; 16384]);
+        for is_direct in [true, false] {
+            let given = std::fs::File::options().read(true).write(true).open(path.path()).unwrap();
+            let before = fcntl_getfl(&given).unwrap();
+            if is_direct && fcntl_setfl(&given, before | OFlags::DIRECT).is_err() {
+                continue;
+            }
+            let owners = given.try_clone().unwrap();
+            let file = File::try_from(given).unwrap();
+            fcntl_setfl(&owners, before | OFlags::APPEND).unwrap();
+            let mut block = crate::IoBuf::new(4096).unwrap();
+            block.fill(b'b');
+            assert_eq!(file.write_at(&block, 8192).unwrap(), 4096);
+            assert_eq!(file.write_at(b"ccc", 5).unwrap(), 3);
+            let mut expected = vec![b'a'; 16384];
+            expected[8192..12288].fill(b'b');
+            expected[5..8].fill(b'c');
+            assert!(std::fs::read(path.path()).unwrap() == expected, "direct: {is_direct}");
+        }
+    }
+
+    #[test]
+    fn access_times_stay_as_the_given_descriptor_has_it() {
         let path = file_of(&[7; 8192]);
-        let first = File::open(path.path()).unwrap();
-        let given = first.as_fd().try_clone_to_owned().unwrap();
-        let number = std::os::fd::AsRawFd::as_raw_fd(&given);
-        let is_direct = fcntl_getfl(&given).unwrap().contains(OFlags::DIRECT);
-        let file = File::try_from(given).unwrap();
-        assert_eq!(file.direct_support(), first.direct_support());
-        let is_same = std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()) == number;
-        assert!(is_same || !is_direct);
+        for extra in [OFlags::NOATIME, OFlags::empty()] {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | extra;
+            let given = rustix::fs::open(path.path(), flags, rustix::fs::Mode::empty()).unwrap();
+            let file = File::try_from(given).unwrap();
+            let own = fcntl_getfl(file.as_fd()).unwrap();
+            assert_eq!(own & OFlags::NOATIME, extra);
+        }
     }
 
     #[test]

@@ -236,7 +236,7 @@ impl Image {
             #[cfg(feature = "layouts")]
             layout: None,
             facts,
-            _given: None,
+            given: None,
         };
         Ok(File { inner: Arc::new(inner) })
     }

@@ -72,7 +72,7 @@ struct Inner {
     facts: Facts,
     /// The descriptor that the caller gave, where another one of the same file is used. Closing it
     /// would release the process's POSIX locks on the file.
-    _given: Option<OwnedFd>,
+    given: Option<OwnedFd>,
 }
 
 /// The facts that opening found out.
@@ -149,7 +149,9 @@ impl File {
     /// block and lies past the end of the file goes through the page cache.
     ///
     /// A striped file that runs out of space returns fewer bytes: those before the first stripe
-    /// without space, and nothing behind them was written.
+    /// without space, and nothing behind them was written. A write across the limit of the process
+    /// on the size of files (`RLIMIT_FSIZE`) returns those before it, as `pwrite` does; one that
+    /// starts there is `EFBIG`, and the kernel raises `SIGXFSZ`.
     ///
     /// # Errors
     /// `Io` with the first error of the device: part of the range may be written. `Admit` when the
@@ -167,7 +169,7 @@ impl File {
     pub fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         let mut done = self.write_at(buf, offset)?;
         while done < buf.len() {
-            // Only out of space is short, and the rest says so.
+            // Only out of space and a limit are short, and the rest says so.
             let more = self.write_at(&buf[done..], offset.saturating_add(to_u64(done)))?;
             if more == 0 {
                 let rest = FileRange::new(offset.saturating_add(to_u64(done)), u64::MAX);
@@ -381,10 +383,11 @@ impl File {
     }
 
     /// Returns every descriptor that the file has open: for each object the one for direct I/O, and
-    /// the one for buffered I/O once a request needed it. For a process that closes
-    /// descriptors which it did not open.
+    /// the one for buffered I/O once a request needed it; and the one that it was made of. For a
+    /// process that closes descriptors which it did not open.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.inner.objects.iter().flat_map(|object| object.descriptors())
+        let given = self.inner.given.as_ref().map(AsFd::as_fd);
+        self.inner.objects.iter().flat_map(|object| object.descriptors()).chain(given)
     }
 
     /// Returns the alignment that the kernel requires of direct I/O, and its source.

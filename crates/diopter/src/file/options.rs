@@ -244,8 +244,8 @@ impl OpenOptions {
         Err(SetupError::new(what, path, Errno::EOPNOTSUPP, remedy).into())
     }
 
-    /// Makes a file of what was opened; `given` is the caller's descriptor if
-    /// `opened` has a different one.
+    /// Makes a file of what was opened; `given` is the caller's descriptor if `opened` has a
+    /// different one.
     pub(super) fn assemble(&self, opened: OpenedFile, given: Option<OwnedFd>) -> File {
         let facts = Facts {
             alignment: opened.alignment,
@@ -277,7 +277,7 @@ impl OpenOptions {
             #[cfg(feature = "layouts")]
             layout: None,
             facts,
-            _given: given,
+            given,
         };
         File { inner: Arc::new(inner) }
     }

@@ -217,7 +217,7 @@ impl File {
         let (target, objects, facts) = put_together(manifest, objects, access);
         let target = Arc::new(target);
         target.inode_lock();
-        File { inner: Arc::new(Inner { target, objects, layout: None, facts, _given: None }) }
+        File { inner: Arc::new(Inner { target, objects, layout: None, facts, given: None }) }
     }
 }
 
@@ -296,7 +296,7 @@ fn assemble(
     let target = Arc::new(target);
     target.inode_lock();
     let layout = Some(SharedLayout { manifest, layout, file });
-    File { inner: Arc::new(Inner { target, objects, layout, facts, _given: None }) }
+    File { inner: Arc::new(Inner { target, objects, layout, facts, given: None }) }
 }
 
 /// The target of requests, its objects, and what direct I/O on all of them needs.

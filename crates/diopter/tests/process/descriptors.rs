@@ -1,9 +1,13 @@
 //! Descriptors: what may still run refers to no number that another file can get.
 
+use std::fs::Permissions;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use diopter::{BackendKind, Engine, File, Request};
+use diopter::{BackendKind, Engine, Errno, File, Request};
+use diopter_os::testing::{become_user, fork, is_root};
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::bytes::{LONG, bytes, content, dir, engine, file_of, memory, own_process};
 use crate::env::{Capability, skip};
@@ -63,6 +67,44 @@ fn a_file_is_closed_with_its_last_request_and_not_kept_by_the_engine() {
             }
             assert!(!is_open(number), "{backend}");
         }
+    });
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_again_is_served_by_its_direct_descriptor_alone() {
+    const NOBODY: u32 = 65534;
+    let name = "a_file_that_cannot_be_opened_again_is_served_by_its_direct_descriptor_alone";
+    if !is_root() {
+        return skip(Capability::Root, "becoming another user");
+    }
+    own_process(module_path!(), name, || {
+        let dir = dir();
+        drop(file_of(&dir, BLOCK));
+        std::fs::set_permissions(dir.file(), Permissions::from_mode(0o600)).expect("its owner");
+        let open = |flags: OFlags| {
+            let flags = i32::try_from(flags.bits()).expect("low bits");
+            let mut options = std::fs::File::options();
+            options.read(true).write(true).custom_flags(flags).open(dir.file()).expect("direct I/O")
+        };
+        let direct = open(OFlags::DIRECT);
+        let unusable = [open(OFlags::empty()), open(OFlags::DIRECT | OFlags::APPEND)];
+        // As root the same file is opened again.
+        let own = File::try_from(direct.try_clone().expect("room")).expect("root may");
+        assert!(is_open(own.as_fd().as_raw_fd()) && own.descriptors().count() == 2);
+        let child = fork(|| {
+            become_user(NOBODY).expect("root may");
+            for given in unusable {
+                let refused = File::try_from(given).expect_err("no permission");
+                assert_eq!(refused.errno(), Errno::EACCES);
+            }
+            let number = direct.as_raw_fd();
+            let file = File::try_from(direct).expect("it is usable as it is");
+            assert_eq!(file.as_fd().as_raw_fd(), number);
+            assert!(fcntl_getfl(file.as_fd()).expect("open").contains(OFlags::DIRECT));
+            file.write_all_at(&memory(9, BLOCK), 0).expect("a whole block");
+        });
+        assert!(child.expect("fork").wait().expect("its status").success());
+        assert!(content(&dir) == bytes(9, BLOCK));
     });
 }
 
