@@ -155,6 +155,8 @@ pub enum Limit {
     LockedMemory,
     /// `RLIMIT_AS`, bytes.
     AddressSpace,
+    /// `RLIMIT_FSIZE`, bytes of a regular file.
+    FileSize,
 }
 
 /// Sets a soft limit; the hard limit stays.
@@ -166,6 +168,7 @@ pub fn set_limit(limit: Limit, value: u64) -> io::Result<()> {
         Limit::OpenFiles => libc::RLIMIT_NOFILE,
         Limit::LockedMemory => libc::RLIMIT_MEMLOCK,
         Limit::AddressSpace => libc::RLIMIT_AS,
+        Limit::FileSize => libc::RLIMIT_FSIZE,
     };
     let mut both = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `both` is a live `rlimit` that the call fills.

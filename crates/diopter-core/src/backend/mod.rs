@@ -172,6 +172,11 @@ pub trait BackingObject: Send + Sync {
     /// Fails with the errno of `fstat` or its relatives.
     fn size(&self) -> Result<u64, Errno>;
 
+    /// Returns the first byte that this process may not write now; `u64::MAX` for none.
+    fn write_limit(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Sets the length of the object.
     ///
     /// # Errors

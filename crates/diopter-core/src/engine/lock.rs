@@ -35,7 +35,7 @@ fn needs(target: &Target, pending: &Pending, route: RoutePolicy) -> Needs {
     if target.never_direct(true).is_some() {
         return Needs::Nothing;
     }
-    let rest = pending.rest();
+    let rest = pending.permitted(pending.rest());
     let block = target.blocks.write;
     let is_whole = is_aligned(rest.start(), block) && is_aligned(rest.end(), block);
     let is_plain = is_whole
@@ -137,6 +137,13 @@ fn make_way(pending: &mut Pending, target: &Target) {
     } else if let Err(errno) = target.before_write_to(rest.end()) {
         pending.fail(errno, rest);
     } else if pending.has_exclusive_lock() && !target.access.append {
+        if rest.start() > pending.lock.size {
+            pending.limit = Some(target.write_limit());
+        }
+        if pending.room() == 0 {
+            // The kernel refuses the write, and the file stays as it is.
+            return;
+        }
         match target.clear_last_page(rest.start(), pending.lock.size) {
             Ok(size) => pending.lock.size = size,
             Err(errno) => {

@@ -227,6 +227,8 @@ pub(crate) struct Pending {
     pub(crate) report: Report,
     /// A write that the kernel places at the end of the file: twice is not the same as once.
     pub(crate) appends: bool,
+    /// For a write: the first byte that this process may not write, once it is known.
+    pub(crate) limit: Option<u64>,
 }
 
 impl Pending {
@@ -281,6 +283,7 @@ impl Pending {
                 failed_on: None,
             },
             appends: false,
+            limit: None,
         }
     }
 
@@ -308,6 +311,7 @@ impl Pending {
             RequestOp::SyncData | RequestOp::SyncAll => State::AwaitsEarlier,
         };
         self.at = self.range.start();
+        self.limit = None;
         self.appends = self.op == RequestOp::Write && target.kernel_appends();
         let WindowState { ends, stops_at_ends, is_serial, .. } = &mut self.window;
         ends.clear();
@@ -373,6 +377,24 @@ impl Pending {
     /// Returns the range from the request's position to its end.
     pub(crate) fn rest(&self) -> FileRange {
         FileRange::new(self.at, self.range.end())
+    }
+
+    /// Returns the bytes that a write may still write at its position; `u64::MAX` without a limit.
+    pub(crate) fn room(&self) -> u64 {
+        let position = if self.appends { self.lock.size } else { self.at };
+        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(position))
+    }
+
+    /// Returns the part of a rest of the request that the process may write. If that is nothing, it
+    /// is all of it: the kernel refuses that, and raises the signal.
+    pub(crate) fn permitted(&self, rest: FileRange) -> FileRange {
+        match self.room() {
+            0 => rest,
+            room => {
+                let end = self.at.saturating_add(room).clamp(rest.start(), rest.end());
+                FileRange::new(rest.start(), end)
+            }
+        }
     }
 
     /// Fails the request with an error that no bio had: nothing more of it is built, and it ends

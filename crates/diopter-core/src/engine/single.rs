@@ -338,8 +338,9 @@ fn result_at_length(
             is_end.then_some(Ok(Bytes::new(moved)))
         }
         Err(errno) if is_again(errno) => None,
-        // Perhaps only past the end of the file; the phases check.
+        // Perhaps only past the end of the file, or across a limit; the phases check.
         Err(Errno::EIO) if op == RequestOp::Read => None,
+        Err(Errno::EINVAL) if op == RequestOp::Write => None,
         Err(errno) => Some(Err(IoError::new(errno, range, op.name()))),
     }
 }

@@ -31,6 +31,15 @@ pub fn open(
     }
     let route = policies.route;
     let mut window = next(pending, pending.rest(), target, slab, route);
+    if pending.is_write() && pending.limit.is_none() && !is_one_bio(pending, slab, &window) {
+        // A bio that starts at the limit raises SIGXFSZ, which a write across it must not do.
+        ask_for_limit(pending, target);
+        window = next(pending, pending.rest(), target, slab, route);
+    }
+    if pending.is_write() && pending.room() == 0 && pending.at > pending.range.start() {
+        // As with write(2) the request is short, and the next one fails.
+        return Next::Ended;
+    }
     if pending.is_write()
         && needs_exclusive(pending, target, &window)
         && !pending.has_exclusive_lock()
@@ -79,6 +88,25 @@ pub fn waits_for_each(policies: &Policies) -> bool {
     policies.submit == SubmitPolicy::EachThenWait
 }
 
+fn ask_for_limit(pending: &mut Pending, target: &Target) {
+    pending.limit = Some(target.write_limit());
+    if pending.appends && pending.hold.is_none() {
+        // It has not read where the file ends. If it cannot, the kernel's error says why.
+        pending.lock.size = target.size().unwrap_or(pending.lock.size);
+    }
+}
+
+/// Returns true if the window is the whole request, and goes to the kernel as one bio.
+fn is_one_bio(pending: &Pending, slab: &Slab, window: &Window) -> bool {
+    if window.range != pending.range || window.range.length() > u64::from(BIO_BYTES_MAX) {
+        return false;
+    }
+    let memory = pending.memory.expect("a write has memory");
+    let span = Span::new(memory, 0, to_u32(window.range.length()));
+    matches!(window.way, Way::Bounced(_))
+        || to_u64(slab.prefix_in_segments(&span)) == window.range.length()
+}
+
 fn needs_exclusive(pending: &Pending, target: &Target, window: &Window) -> bool {
     let is_plain = match window.way {
         Way::Direct | Way::Bounced(DetourReason::MisalignedMemory) => true,
@@ -97,6 +125,7 @@ pub fn next(
     route: RoutePolicy,
 ) -> Window {
     let block = pending.block(target);
+    let rest = pending.permitted(rest);
     let memory = pending.memory.expect("reads and writes have memory");
     let is_aligned_from = |offset: u64| {
         let start = to_usize(offset - pending.range.start());
@@ -108,13 +137,19 @@ pub fn next(
     if is_write && target.kernel_appends() {
         return append_window(pending, target, slab, is_aligned_from(rest.start()));
     }
+    let size = pending.lock.size.min(pending.limit.unwrap_or(u64::MAX));
+    if pending.room() == 0 && !is_aligned(rest.start(), block) {
+        // Its block starts before the limit: the kernel refuses it as a part of a block.
+        let way = Way::Buffered(DetourReason::UnalignedEndOfFile);
+        return Window { range: rest, way };
+    }
     let bytes = pending.window.bounce.as_ref().map_or(BOUNCE_BYTES, |bounce| bounce.bytes);
     Course {
         is_write,
         rest,
         block,
         bounce: window_bytes(bytes, pending.range.blocks(block)),
-        size: pending.lock.size,
+        size,
         readable: target.access.read,
         buffered: buffered(target, is_write, pending.range.length(), route),
         memory_is_aligned_from: is_aligned_from,
@@ -130,7 +165,7 @@ fn append_window(
     slab: &Slab,
     memory_is_aligned: bool,
 ) -> Window {
-    let rest = pending.rest();
+    let rest = pending.permitted(pending.rest());
     let block = target.blocks.write;
     let is_whole = is_aligned(pending.lock.size, block) && is_aligned(rest.length(), block);
     let (way, unit) = match target.never_direct(true) {

@@ -2,9 +2,11 @@
 
 use std::fs::{self, File as StdFile, Permissions};
 use std::io::IoSliceMut;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use diopter::{
     BackendKind, Engine, EngineOptions, Errno, Error, File, IoBuf, IoErrorKind, Request,
@@ -177,6 +179,105 @@ fn without_memory_for_a_ring_or_a_thread_the_caller_serves_itself() {
         assert_eq!(read.expect("a read"), 130 * 4096);
         for (n, piece) in (1..).zip(buf.chunks(8192)) {
             assert_eq!(piece[..4096], bytes(n * 4096, 4096)[..]);
+        }
+    });
+}
+
+/// A write that is made where files may have `limit` bytes.
+#[derive(Debug)]
+struct Limited {
+    /// Bytes in the file before.
+    size: usize,
+    limit: u64,
+    offset: u64,
+    length: usize,
+    append: bool,
+}
+
+/// Whole blocks, parts of blocks and both, that start before a limit, at it and after it.
+fn limited_writes() -> Vec<Limited> {
+    let mut all = Vec::new();
+    for limit in [100_000_u64, 98_304] {
+        let near = [0, 1, 100, 4096, 5000].map(|distance| limit - distance);
+        let past = [limit + 1, limit + 3000, limit.next_multiple_of(4096), 1000, 4096];
+        for offset in near.into_iter().chain(past).chain([90_003, 94_208]) {
+            for (size, length) in [
+                (90_003, 30_001),
+                (90_003, 8192),
+                (100_000, 8192),
+                (150_000, 100),
+                (150_000, 3 << 20),
+                (0, 130_000),
+            ] {
+                all.push(Limited { size, limit, offset, length, append: false });
+            }
+        }
+        for size in [90_003, 94_208, usize::try_from(limit).expect("small"), 150_000] {
+            for length in [100, 8192, 30_001] {
+                all.push(Limited { size, limit, offset: 0, length, append: true });
+            }
+        }
+    }
+    all
+}
+
+/// Makes a write with the limit by `write`: its result, whether the signal came, and the file.
+fn limited(
+    (it, path, seen): (&Limited, &Path, &AtomicBool),
+    write: impl FnOnce(&[u8]) -> Result<usize, Errno>,
+) -> (Result<usize, Errno>, bool, Vec<u8>) {
+    seen.store(false, Ordering::SeqCst);
+    let memory = memory(9, it.length);
+    set_limit(Limit::FileSize, it.limit).expect("setrlimit");
+    let written = write(&memory);
+    set_limit(Limit::FileSize, u64::MAX).expect("setrlimit");
+    (written, seen.load(Ordering::SeqCst), fs::read(path).expect("the file"))
+}
+
+#[test]
+fn a_write_across_the_limit_of_a_file_s_size_is_that_of_the_kernel() {
+    let name = "a_write_across_the_limit_of_a_file_s_size_is_that_of_the_kernel";
+    own_process(module_path!(), name, || {
+        let seen = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::clone(&seen))
+            .expect("a handler");
+        let dirs = [dir(), dir()];
+        let [first, second] = dirs.each_ref().map(Dir::file);
+        for it in limited_writes() {
+            for path in [&first, &second] {
+                fs::write(path, bytes(1, it.size)).expect("room");
+            }
+            let mut options = StdFile::options();
+            options.read(true).write(true).append(it.append);
+            let plain = options.open(&first).expect("it is there");
+            let by_kernel = |bytes: &[u8]| {
+                let written = plain.write_at(bytes, it.offset);
+                written.map_err(|error| Errno::from_raw(error.raw_os_error().expect("a call")))
+            };
+            let expected = limited((&it, &first, &seen), by_kernel);
+            let mut options = File::options();
+            let file = options.read(true).write(true).append(it.append).open(&second);
+            let file = file.expect("it is there");
+            let by_engine =
+                |bytes: &[u8]| file.write_at(bytes, it.offset).map_err(|error| error.errno());
+            let got = limited((&it, &second, &seen), by_engine);
+            assert_eq!((&got.0, got.1), (&expected.0, expected.1), "{it:?}");
+            assert!(got.2 == expected.2, "{it:?}: the bytes differ");
+            for backend in backends() {
+                fs::write(&second, bytes(1, it.size)).expect("room");
+                let engine = engine(backend);
+                let queued = |_: &[u8]| {
+                    let write = Request::write(it.offset, memory(9, it.length));
+                    engine.start(&file, write).expect("room");
+                    let done = engine.wait(LONG).expect("it works").expect("in flight");
+                    let moved = done.result.map_err(|error| error.errno)?;
+                    Ok(usize::try_from(moved.get()).expect("small"))
+                };
+                // The signal is of the thread that made the call.
+                let got = limited((&it, &second, &seen), queued);
+                assert_eq!(got.0, expected.0, "{it:?}, {backend}");
+                assert!(got.2 == expected.2, "{it:?}, {backend}: the bytes differ");
+            }
         }
     });
 }

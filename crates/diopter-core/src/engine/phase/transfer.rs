@@ -226,6 +226,10 @@ fn read_zeros(pending: &mut Pending, flight: &Flight, mapping: &BufferMapping, h
 pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: &Policies) -> Next {
     let short = policies.short;
     if let Some(failure) = pending.report.failure {
+        if is_cut_by_limit(pending, target, failure) {
+            pending.report.failure = None;
+            return pending.try_again(Next::Window);
+        }
         if is_lost_race_to_append(pending, target, failure) {
             pending.report.failure = None;
             return pending.try_again(Next::Lock);
@@ -353,6 +357,19 @@ fn reaches_past_the_end(pending: &mut Pending, target: &Target, failure: Failure
 fn refuses_dontcache(pending: &Pending, failure: Failure) -> bool {
     pending.flags.has(RwFlags::DONTCACHE)
         && matches!(failure.errno, Errno::EOPNOTSUPP | Errno::EINVAL)
+}
+
+/// Returns true if the kernel cut whole blocks at the limit of the process on the size of files
+/// (`RLIMIT_FSIZE`), and refused the rest as misaligned. The limit is asked for only then.
+fn is_cut_by_limit(pending: &mut Pending, target: &Target, failure: Failure) -> bool {
+    if !pending.is_write() || failure.errno != Errno::EINVAL || pending.limit.is_some() {
+        return false;
+    }
+    let limit = target.write_limit();
+    pending.limit = Some(limit);
+    let span = pending.window.span;
+    let start = if target.kernel_appends() { pending.lock.size } else { span.start() };
+    limit < start.saturating_add(span.length())
 }
 
 /// Returns true if another process appended between the read of the size and the write, so that the

@@ -21,6 +21,13 @@ impl Target {
         })
     }
 
+    /// Returns the first byte of the file that this process may not write now (`RLIMIT_FSIZE`);
+    /// `u64::MAX` for none. Those of a striped file apply to its objects, and are the kernel's.
+    pub(crate) fn write_limit(&self) -> u64 {
+        let is_one_file = self.striping.is_none() && self.size_fixed.is_none();
+        if is_one_file { self.backing(ObjectIndex(0)).write_limit() } else { u64::MAX }
+    }
+
     /// Returns how far a write may cover whole blocks: to the file's size. A file inside an image
     /// owns its whole last block, so there the size is rounded up.
     pub(crate) fn size_in_blocks(&self) -> Result<u64, Errno> {
