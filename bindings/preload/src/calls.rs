@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use diopter::Errno;
 use nix::errno::Errno as Raw;
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::OFlags;
 
 use crate::config::{self, Config};
 use crate::copy::{self, Side};
@@ -91,8 +91,9 @@ where
         let Some((stat, length)) = large else { return (self.plain)() };
         let of = Open { number: self.fd, fd, stat: &stat };
         let decision = serve(|process| {
-            let (mut streams, mut files) = (process.streams(), process.files());
-            Ok(streams.before_write(&mut files, of, length, config.min_size))
+            let (decision, todo) = process.streams().before_write(of, length, config.min_size);
+            process.leave_cache(&todo, fd);
+            Ok(decision)
         });
         let mut decision = decision.unwrap_or(Write::Plain);
         if decision == Write::Uncached {
@@ -115,8 +116,9 @@ where
             let length = moved.unsigned_abs();
             let noted = serve(|process| {
                 let offset = self.offset.map(i64::unsigned_abs);
-                let (mut streams, mut files) = (process.streams(), process.files());
-                streams.after_write(&mut files, of, offset, to_u64(length))
+                let todo = process.streams().after_write(of, offset, to_u64(length))?;
+                process.leave_cache(&todo, fd);
+                Ok(())
             });
             noted.unwrap_or(());
         }
@@ -129,7 +131,9 @@ where
         let length = to_u64(moved.unsigned_abs());
         let noted = serve(|process| {
             let offset = self.offset.map(i64::unsigned_abs);
-            process.streams().after_read(of, offset, length)
+            let todo = process.streams().after_read(of, offset, length)?;
+            process.leave_cache(&todo, fd);
+            Ok(())
         });
         // What could not be dropped stays cached.
         noted.unwrap_or(());
@@ -159,9 +163,9 @@ pub fn before_hidden_close(fd: c_int) {
 }
 
 /// Gives the number `new` to the file of `old` by `plain`. Fails with `EBUSY` if `new` is of the
-/// engine and in use, as what it writes at this moment would go to the file of `old`; or if the
-/// process has locks on its file, which its close would release. Until `plain` returns, the engine
-/// opens no file in any thread: it could get the number `new`.
+/// engine and a request uses it, as what it writes at this moment would go to the file of `old`; or
+/// if the process has locks on its file, which its close would release. A write-back is waited for.
+/// Until `plain` returns, the engine opens no file in any thread: it could get the number `new`.
 pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
     if is_watching()
         && old != new
@@ -171,10 +175,13 @@ pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
         let done = serve(|process| {
             end_streams(process, new, fd);
             let mut files = process.files();
-            if !files.evict(new) {
-                return Ok(Err(Errno::EBUSY));
+            while !files.evict(new) {
+                if !files.is_waited_for(new) {
+                    return Ok(Err(Errno::EBUSY));
+                }
+                files = process.wait_for_write_back(files);
             }
-            forget(&mut files, fd);
+            forget(&mut files, new, fd);
             Ok(called(&plain))
         });
         // In a child of vfork there is nothing to do before.
@@ -203,7 +210,7 @@ pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> 
                 end_streams(process, fd, borrowed);
                 let mut files = process.files();
                 if !files.is_own(fd) {
-                    forget(&mut files, borrowed);
+                    forget(&mut files, fd, borrowed);
                 }
             }
         }
@@ -280,12 +287,26 @@ pub fn copy(
 /// Sends bytes of a file with O_DIRECT to a socket or a pipe. The wait for its reader can be
 /// interrupted.
 fn send(source: Side<'_>, target: Side<'_>, length: usize) -> Result<usize, Errno> {
+    let position = serve(|process| source.position(process))?;
+    let sent = send_pieces(source, target, length);
+    // It ends while no handler can run: it takes a lock.
+    serve(|_| match (position, &sent) {
+        (Some(position), Ok(sent)) => position.advance(*sent),
+        _ => Ok(()),
+    })?;
+    sent
+}
+
+fn send_pieces(source: Side<'_>, target: Side<'_>, length: usize) -> Result<usize, Errno> {
     let mut sent = 0;
     while sent < length {
         let wanted = (length - sent).min(copy::SENT_PIECE);
         let piece = serve(|process| copy::piece_of(process, source, sent, wanted));
-        let written =
-            piece.and_then(|piece| Ok((piece.len(), rustix::io::write(target.fd, &piece)?)));
+        let written = piece.and_then(|piece| match piece.len() {
+            // A write of nothing sends an empty datagram.
+            0 => Ok((0, 0)),
+            length => Ok((length, rustix::io::write(target.fd, &piece)?)),
+        });
         let got = match written {
             Ok((0, _)) => break,
             Ok((length, written)) if written == length => written,
@@ -297,9 +318,6 @@ fn send(source: Side<'_>, target: Side<'_>, length: usize) -> Result<usize, Errn
             Err(errno) => return Err(errno),
         };
         sent += got;
-    }
-    if source.offset.is_none() {
-        rustix::fs::seek(source.fd, SeekFrom::Current(i64::try_from(sent).unwrap_or(0)))?;
     }
     Ok(sent)
 }
@@ -326,7 +344,7 @@ fn before_close(number: c_int) -> Result<(), Errno> {
         let mut files = process.files();
         let is_programs = is_open(number) && !files.is_own(number);
         if is_programs {
-            forget(&mut files, fd);
+            forget(&mut files, number, fd);
         }
         Ok(is_programs)
     });
@@ -335,11 +353,12 @@ fn before_close(number: c_int) -> Result<(), Errno> {
 }
 
 fn end_streams(process: &Process, number: c_int, fd: BorrowedFd<'_>) {
-    let mut streams = process.streams();
-    streams.close(&mut process.files(), number, fd);
+    let todo = process.streams().close(number, fd);
+    process.leave_cache(&todo, fd);
 }
 
-fn forget(files: &mut files::Files, fd: BorrowedFd<'_>) {
+fn forget(files: &mut files::Files, number: c_int, fd: BorrowedFd<'_>) {
+    files.lose(number);
     if let Ok(stat) = rustix::fs::fstat(fd) {
         files.forget(files::Inode::of(&stat));
     }

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use diopter::{Errno, File};
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 
-use crate::direct::Taken;
+use crate::direct::Position;
 use crate::process::Process;
 use crate::real;
 use crate::report::{self, Counter};
@@ -41,6 +41,19 @@ impl Side<'_> {
     }
 }
 
+impl<'a> Side<'a> {
+    /// Returns the position of the descriptor, if that is used.
+    ///
+    /// # Errors
+    /// As [`Position::of`].
+    pub fn position(&self, process: &'a Process) -> Result<Option<Position<'a>>, Errno> {
+        match self.offset {
+            None => Position::of(process, self.fd).map(Some),
+            Some(_) => Ok(None),
+        }
+    }
+}
+
 /// Copies what is large under `dio run --all`; `None` if the call is for the kernel.
 ///
 /// # Errors
@@ -61,12 +74,14 @@ pub fn large(
         return Ok(None);
     }
     let to = start_of(target)?;
+    let positions = [source.position(process)?, target.position(process)?];
     if real::clone_range((source.fd, start), (target.fd, to), length) {
         report::add(Counter::Shared, length);
         let moved = usize::try_from(length).unwrap_or(usize::MAX);
-        settle(source, target, moved)?;
+        settle(&positions, moved)?;
         return Ok(Some(moved));
     }
+    drop(positions);
     match by_engine(process, &pair, source, target, length)? {
         Ok(moved) => Ok(Some(moved)),
         // What cannot be opened a second time is the kernel's.
@@ -159,19 +174,17 @@ fn by_engine(
             (Err(errno), _) | (_, Err(errno)) => return Ok(Err(errno)),
         }
     };
+    let positions = [source.position(process)?, target.position(process)?];
     let (from, to) = (start_of(source)?, start_of(target)?);
     let moved = copy_pieces(&reader, from, &writer, to, length)?;
     report::add(Counter::Copied, length_of(moved));
-    settle(source, target, moved)?;
+    settle(&positions, moved)?;
     Ok(Ok(moved))
 }
 
 /// Moves the positions that were used.
-fn settle(source: Side<'_>, target: Side<'_>, moved: usize) -> Result<(), Errno> {
-    for side in [source, target].iter().filter(|side| side.offset.is_none()) {
-        Taken::new(side.fd, moved)?.settle(moved)?;
-    }
-    Ok(())
+fn settle(positions: &[Option<Position<'_>>], moved: usize) -> Result<(), Errno> {
+    positions.iter().flatten().try_for_each(|position| position.advance(moved))
 }
 
 /// Reads the next piece that is sent.

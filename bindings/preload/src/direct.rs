@@ -1,12 +1,13 @@
 //! Requests on descriptors with O_DIRECT that the kernel has refused: the engine serves them at any
 //! offset, any length and any address.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use diopter::engine::PlanQuery;
 use diopter::{Errno, File, Policies};
-use rustix::fs::{FileType, OFlags, SeekFrom};
+use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 
+use crate::files::Inode;
 use crate::memory::Memory;
 use crate::process::Process;
 use crate::report::{self, Counter};
@@ -19,12 +20,61 @@ pub enum At {
     Position,
 }
 
+/// The position of a descriptor, which a request moves when it is done. Another thread may close
+/// the descriptor until then, and open another file, whose position must stay.
+pub struct Position<'a> {
+    process: &'a Process,
+    fd: BorrowedFd<'a>,
+    inode: Inode,
+    request: u64,
+}
+
+impl<'a> Position<'a> {
+    /// Returns the position of a descriptor from now on.
+    ///
+    /// # Errors
+    /// That of `fstat`.
+    pub fn of(process: &'a Process, fd: BorrowedFd<'a>) -> Result<Position<'a>, Errno> {
+        let mut files = process.files();
+        let inode = Inode::of(&rustix::fs::fstat(fd)?);
+        Ok(Position { process, fd, inode, request: files.begin_move(fd.as_raw_fd()) })
+    }
+
+    /// Moves it, unless the descriptor was closed.
+    ///
+    /// # Errors
+    /// `ESPIPE` and its like.
+    pub fn seek(&self, to: SeekFrom) -> Result<(), Errno> {
+        // No call of this library closes the number while the lock is held.
+        let files = self.process.files();
+        let is_same = |stat: Stat| Inode::of(&stat) == self.inode;
+        if files.is_moving(self.request) && rustix::fs::fstat(self.fd).is_ok_and(is_same) {
+            rustix::fs::seek(self.fd, to)?;
+        }
+        Ok(())
+    }
+
+    /// Moves it by `moved` bytes.
+    ///
+    /// # Errors
+    /// As [`Position::seek`].
+    pub fn advance(&self, moved: usize) -> Result<(), Errno> {
+        self.seek(SeekFrom::Current(i64::try_from(moved).map_err(|_| Errno::EOVERFLOW)?))
+    }
+}
+
+impl Drop for Position<'_> {
+    fn drop(&mut self) {
+        self.process.files().end_move(self.request);
+    }
+}
+
 /// Bytes that were taken from the position of a descriptor before they are moved. The kernel takes
 /// them in one step, so threads and processes that share the position get different bytes.
-pub struct Taken<'a> {
-    fd: BorrowedFd<'a>,
+struct Taken<'a> {
+    position: &'a Position<'a>,
     /// Where the bytes start.
-    pub offset: u64,
+    offset: u64,
     length: i64,
 }
 
@@ -33,26 +83,27 @@ impl Taken<'_> {
     ///
     /// # Errors
     /// `ESPIPE` and its like.
-    pub fn new(fd: BorrowedFd<'_>, length: usize) -> Result<Taken<'_>, Errno> {
+    fn new<'a>(position: &'a Position<'a>, length: usize) -> Result<Taken<'a>, Errno> {
+        let fd = position.fd;
         let length = i64::try_from(length).map_err(|_| Errno::EINVAL)?;
         // A position past the end of a block device is refused: then nothing is taken yet.
         let (end, length) = match rustix::fs::seek(fd, SeekFrom::Current(length)) {
             Ok(end) => (end, length),
             Err(_) => (rustix::fs::seek(fd, SeekFrom::Current(0))?, 0),
         };
-        Ok(Taken { fd, offset: end.saturating_sub(length.unsigned_abs()), length })
+        Ok(Taken { position, offset: end.saturating_sub(length.unsigned_abs()), length })
     }
 
     /// Moves the position to where `moved` bytes end.
     ///
     /// # Errors
     /// As [`Taken::new`].
-    pub fn settle(self, moved: usize) -> Result<(), Errno> {
+    fn settle(self, moved: usize) -> Result<(), Errno> {
         let moved = i64::try_from(moved).map_err(|_| Errno::EOVERFLOW)?;
-        if moved != self.length {
-            rustix::fs::seek(self.fd, SeekFrom::Current(moved - self.length))?;
+        if moved == self.length {
+            return Ok(());
         }
-        Ok(())
+        self.position.seek(SeekFrom::Current(moved - self.length))
     }
 }
 
@@ -80,8 +131,12 @@ pub fn transfer<'a>(
     let served = served.map_err(|_| Errno::EINVAL)?;
     let mut memory = memory(if is_write { usize::MAX } else { reach_of(fd, at)? })?;
     let append = served.append && is_write;
-    let taken = match at {
-        At::Position if !append => Some(Taken::new(fd, memory.length())?),
+    let position = match at {
+        At::Position => Some(Position::of(process, fd)?),
+        At::Offset(_) => None,
+    };
+    let taken = match &position {
+        Some(position) if !append => Some(Taken::new(position, memory.length())?),
         _ => None,
     };
     let offset = match (&taken, at) {
@@ -91,12 +146,10 @@ pub fn transfer<'a>(
     };
     count(&served.file, &memory, offset);
     let moved = memory.transfer(&served.file, offset);
-    match taken {
-        Some(taken) => taken.settle(*moved.as_ref().unwrap_or(&0))?,
-        None if append && at == At::Position && moved.is_ok() => {
-            rustix::fs::seek(fd, SeekFrom::End(0))?;
-        }
-        None => {}
+    match (taken, &position) {
+        (Some(taken), _) => taken.settle(*moved.as_ref().unwrap_or(&0))?,
+        (None, Some(position)) if moved.is_ok() => position.seek(SeekFrom::End(0))?,
+        _ => {}
     }
     moved
 }

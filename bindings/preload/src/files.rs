@@ -54,7 +54,16 @@ pub struct Files {
     standard: Vec<OwnedFd>,
     /// Requests that are served.
     served: usize,
+    /// Files for whose write-back threads wait, with no lock.
+    waited: Vec<Arc<File>>,
+    /// The numbers of descriptors whose positions requests will move, each with its request.
+    moving: Vec<(u64, RawFd)>,
+    /// Requests that have moved positions.
+    moves: u64,
 }
+
+/// Requests that move positions at once, before memory is needed for more.
+const MOVING_EXPECTED: usize = 64;
 
 /// A file, and what the position of the descriptor needs.
 pub struct Served {
@@ -91,7 +100,9 @@ pub fn has_files() -> bool {
 impl Files {
     /// Returns those of a child of fork, with the [`Files::numbers`] of its parent.
     pub fn inheriting(inherited: Vec<(Inode, RawFd)>) -> Files {
-        Files { inherited, ..Files::default() }
+        // A signal handler may begin a request while `malloc` is interrupted.
+        let moving = Vec::with_capacity(MOVING_EXPECTED);
+        Files { inherited, moving, ..Files::default() }
     }
 
     /// Returns the engine's descriptors with their inodes.
@@ -161,6 +172,47 @@ impl Files {
         self.inherited = kept;
         let closed: Vec<(Inode, RawFd)> = closed;
         closed.iter().filter(|it| is_still_of(it)).for_each(|(_, fd)| real::close_own(*fd));
+    }
+
+    /// As [`Files::of`], for a thread that waits for the file's write-back.
+    pub fn begin_wait(&mut self, fd: BorrowedFd<'_>, flags: OFlags) -> Result<Arc<File>, Errno> {
+        let file = self.of(fd, flags)?.file;
+        self.waited.push(Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Ends a wait.
+    pub fn end_wait(&mut self, file: &Arc<File>) {
+        if let Some(at) = self.waited.iter().position(|waited| Arc::ptr_eq(waited, file)) {
+            self.waited.swap_remove(at);
+        }
+    }
+
+    /// Returns true if a thread waits for the write-back of the file that has the descriptor.
+    pub fn is_waited_for(&self, fd: RawFd) -> bool {
+        self.waited.iter().any(|file| is_of(file, fd))
+    }
+
+    /// Notes that a request is to move the position of a descriptor, and returns its number.
+    pub fn begin_move(&mut self, fd: RawFd) -> u64 {
+        self.moves += 1;
+        self.moving.push((self.moves, fd));
+        self.moves
+    }
+
+    /// Returns true if the program has not closed the descriptor since.
+    pub fn is_moving(&self, request: u64) -> bool {
+        self.moving.iter().any(|(known, _)| *known == request)
+    }
+
+    /// Ends what [`Files::begin_move`] began.
+    pub fn end_move(&mut self, request: u64) {
+        self.moving.retain(|(known, _)| *known != request);
+    }
+
+    /// Notes that the program closes a number, or gives it to another file.
+    pub fn lose(&mut self, fd: RawFd) {
+        self.moving.retain(|(_, known)| *known != fd);
     }
 
     /// Closes the file that has the descriptor, which the program wants for another file. Returns

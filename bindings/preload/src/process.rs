@@ -3,14 +3,15 @@
 //! in it. A child of vfork uses its parent's memory
 //! and has separate descriptors, so it gets nothing at all.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use diopter_os::fork;
 use rustix::process::{Pid, getpid};
 
 use crate::config;
 use crate::files::Files;
-use crate::uncached::Streams;
+use crate::uncached::{Streams, Todo};
 
 /// The state of one process.
 pub struct Process {
@@ -18,6 +19,8 @@ pub struct Process {
     id: Pid,
     files: Mutex<Files>,
     streams: Mutex<Streams>,
+    /// Signalled at the end of a wait for a write-back.
+    written_back: Condvar,
     /// The state of a child of fork, in that child.
     child: OnceLock<&'static Process>,
 }
@@ -48,6 +51,7 @@ impl Process {
                         id: getpid(),
                         files: Mutex::new(Files::inheriting(std::mem::take(&mut inherited))),
                         streams: Mutex::new(streams),
+                        written_back: Condvar::new(),
                         child: OnceLock::new(),
                     };
                     // Another thread may have been first.
@@ -63,6 +67,34 @@ impl Process {
 
     pub fn streams(&self) -> MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops pages of a descriptor's file, and writes back those that have to be, with no lock. It
+    /// waits by the engine's descriptor: an error is reported once to each open file description,
+    /// and has to reach the program's `fsync`.
+    pub fn leave_cache(&self, todo: &Todo, fd: BorrowedFd<'_>) {
+        todo.drop_pages(fd);
+        if !todo.waits() {
+            return;
+        }
+        let flags = rustix::fs::fcntl_getfl(fd).map_err(Into::into);
+        match flags.and_then(|flags| self.files().begin_wait(fd, flags)) {
+            Ok(own) => {
+                todo.write_back(own.as_fd());
+                self.files().end_wait(&own);
+                drop(own);
+                self.written_back.notify_all();
+            }
+            Err(_) => todo.start_write_back(fd),
+        }
+    }
+
+    /// Waits until some file was written back.
+    pub fn wait_for_write_back<'p>(
+        &'p self,
+        files: MutexGuard<'p, Files>,
+    ) -> MutexGuard<'p, Files> {
+        self.written_back.wait(files).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the numbers 0, 1 and 2 from the engine's files for as long as the result lives.

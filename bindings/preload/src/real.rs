@@ -215,12 +215,11 @@ pub fn clone_range(
     unsafe { libc::ioctl(target.as_raw_fd(), FICLONERANGE, &raw const range) == 0 }
 }
 
-/// Maps the first page of a file as counters: one that marks the file as in use, and `count` more.
-/// `None` if the file is shorter than a page.
-pub fn map_counters(file: &std::fs::File, count: usize) -> Option<&'static [AtomicU64]> {
+/// Maps the first page of a file. `None` if the file is shorter.
+pub fn map_page(file: &std::fs::File) -> Option<&'static [AtomicU64]> {
     let page = rustix::param::page_size();
     let is_long = file.metadata().is_ok_and(|it| it.len() >= u64::try_from(page).unwrap_or(0));
-    if !is_long || (1 + count) * size_of::<AtomicU64>() > page {
+    if !is_long {
         return None;
     }
     // SAFETY: a new shared mapping at an address of the kernel's choice aliases nothing.
@@ -237,7 +236,8 @@ pub fn map_counters(file: &std::fs::File, count: usize) -> Option<&'static [Atom
     if base == libc::MAP_FAILED {
         return None;
     }
+    let count = page / size_of::<AtomicU64>();
     // SAFETY: the mapping is a page, aligned, of plain bytes, never unmapped, and only ever used as
     // these atomics. `dio run` keeps the file as long as it is.
-    Some(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), 1 + count) })
+    Some(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), count) })
 }

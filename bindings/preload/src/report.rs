@@ -1,8 +1,11 @@
 //! The counters of `dio run --report`, in a file that all processes of the program map: what a
 //! process counted stays when a signal ends it.
+//!
+//! The file is one page of 64-bit values. The first is a mark, then come the counters; their names
+//! are in the second half. Nothing is written by a call: a limit on the size of files would end the
+//! program.
 
 use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,23 +67,26 @@ static COUNTERS: OnceLock<&'static [AtomicU64]> = OnceLock::new();
 
 /// Maps the file, and writes the names into it.
 pub fn start(path: &Path) {
-    let Some(mut file) = open(path) else { return };
-    let Some(counters) = real::map_counters(&file, NAMES.len()) else { return };
-    // The first process writes the names; `dio run` made the file with room for the values alone.
-    if counters.first().is_some_and(|marked| marked.swap(1, Ordering::Relaxed) == 0) {
-        let mut names = NAMES.join("\n");
-        names.push('\n');
-        if file.write_all(names.as_bytes()).is_err() {
-            return;
+    let Some(page) = open(path).and_then(|file| real::map_page(&file)) else { return };
+    let (values, names) = page.split_at(page.len() / 2);
+    let Some(mark) = values.first().filter(|_| values.len() > NAMES.len()) else { return };
+    // Each process writes the names until one has written them all: a signal may end any of them.
+    if mark.load(Ordering::Acquire) == 0 {
+        let text = NAMES.join("\n") + "\n";
+        for (place, piece) in names.iter().zip(text.as_bytes().chunks(size_of::<u64>())) {
+            let mut bytes = [0; size_of::<u64>()];
+            bytes[..piece.len()].copy_from_slice(piece);
+            place.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
         }
+        mark.store(1, Ordering::Release);
     }
-    COUNTERS.set(counters).unwrap_or(());
+    COUNTERS.set(values).unwrap_or(());
 }
 
 /// Opens the file as `dio run` made it. A process may outlive `dio run`, whose file is gone then,
 /// and another user may have put something else under its name.
 fn open(path: &Path) -> Option<File> {
-    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let stat = rustix::fs::fstat(&file).ok()?;

@@ -11,14 +11,14 @@
 //!   a folio with the first read that touches it, and reads it again for the next.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 
 use diopter::Errno;
 use diopter_os::residency::residency;
 use diopter_os::space::{advise_dont_need, sync_file_range_wait};
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 
-use crate::files::{Files, Inode};
+use crate::files::Inode;
 use crate::report::{self, Counter};
 
 /// Smaller writes get no flag: each would be written back by itself.
@@ -73,6 +73,16 @@ pub struct Open<'a> {
     pub stat: &'a Stat,
 }
 
+/// Pages that are dropped, and those that are written back before, once no stream is locked: a wait
+/// for the device must not stop other files, nor a close. Without an allocation: a signal handler
+/// may read while `malloc` is interrupted.
+#[must_use]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Todo {
+    dropped: [Window; 2],
+    written_back: [Window; 2],
+}
+
 /// How a write is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
@@ -120,28 +130,24 @@ impl Streams {
     }
 
     /// Decides how a write to a large file is done.
-    pub fn before_write(
-        &mut self,
-        files: &mut Files,
-        of: Open<'_>,
-        length: usize,
-        min_size: u64,
-    ) -> Write {
+    pub fn before_write(&mut self, of: Open<'_>, length: usize, min_size: u64) -> (Write, Todo) {
+        let mut todo = Todo::default();
         if is_direct(of.fd) {
-            return Write::Plain;
+            return (Write::Plain, todo);
         }
         let is_new = !self.has(of);
         let stream = self.stream(of);
         if is_new && size_of(of.stat) < min_size {
             // It was written by this program while it was small.
             stream.is_left = false;
-            Window { from: 0, started: 0, to: size_of(of.stat) }.write_back(files, of.fd);
+            todo.written_back[0] = Window { from: 0, started: 0, to: size_of(of.stat) };
         }
-        match stream {
+        let write = match stream {
             Stream { is_left: true, .. } => Write::Plain,
             Stream { has_no_flag: false, .. } if length >= WRITE_MIN => Write::Uncached,
             _ => Write::Behind,
-        }
+        };
+        (write, todo)
     }
 
     /// Notes that the flag was refused.
@@ -151,72 +157,75 @@ impl Streams {
         }
     }
 
-    /// Writes back and drops what smaller writes have left, once it is enough.
+    /// Returns what smaller writes have left to write back and drop, once it is enough.
     pub fn after_write(
         &mut self,
-        files: &mut Files,
         of: Open<'_>,
         offset: Option<u64>,
         moved: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<Todo, Errno> {
+        let mut todo = Todo::default();
         let from = start_of(of.fd, offset, moved)?;
         let stream = self.stream(of);
         report::add(Counter::WrittenBehind, moved);
         let before = stream.written;
         let window = &mut stream.written;
         if !window.add(from, moved) {
-            before.write_back(files, of.fd);
+            todo.written_back[0] = before;
         }
         let end = window.to / FOLIO * FOLIO;
         if end.saturating_sub(window.started) >= WINDOW {
             // This starts the write-back of the last window, while the one before it is done.
-            window.between(window.started, end).drop_pages(of.fd);
-            window.between(window.from, window.started).write_back(files, of.fd);
+            todo.dropped[0] = window.between(window.started, end);
+            todo.written_back[1] = window.between(window.from, window.started);
             window.from = window.started;
             window.started = end;
         }
-        Ok(())
+        Ok(todo)
     }
 
-    /// Drops what was read, once it is enough.
+    /// Returns what was read and is to be dropped, once it is enough.
     pub fn after_read(
         &mut self,
         of: Open<'_>,
         offset: Option<u64>,
         moved: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<Todo, Errno> {
+        let mut todo = Todo::default();
         if is_direct(of.fd) {
-            return Ok(());
+            return Ok(todo);
         }
         let from = start_of(of.fd, offset, moved)?;
         let stream = self.stream(of);
         if stream.is_left {
-            return Ok(());
+            return Ok(todo);
         }
         report::add(Counter::ReadBehind, moved);
         let before = stream.read;
         let window = &mut stream.read;
         if !window.add(from, moved) {
-            before.drop_pages(of.fd);
+            todo.dropped[0] = before;
         }
         let is_end = window.to >= size_of(of.stat);
         let end = if is_end { window.to } else { window.to / FOLIO * FOLIO };
         if is_end || end.saturating_sub(window.from) >= WINDOW {
-            window.between(window.from, end).drop_pages(of.fd);
+            todo.dropped[1] = window.between(window.from, end);
             window.from = end;
         }
-        Ok(())
+        Ok(todo)
     }
 
     /// Ends the stream of a descriptor that the program closes.
-    pub fn close(&mut self, files: &mut Files, number: RawFd, fd: BorrowedFd<'_>) {
-        let Some(stream) = self.get_mut(number).and_then(Option::take) else { return };
+    pub fn close(&mut self, number: RawFd, fd: BorrowedFd<'_>) -> Todo {
+        let mut todo = Todo::default();
+        let Some(stream) = self.get_mut(number).and_then(Option::take) else { return todo };
         self.high.remove(&number);
         let is_same = rustix::fs::fstat(fd).is_ok_and(|stat| Inode::of(&stat) == stream.inode);
         if is_same && !stream.is_left {
-            stream.read.drop_pages(fd);
-            stream.written.write_back(files, fd);
+            todo.dropped[0] = stream.read;
+            todo.written_back[0] = stream.written;
         }
+        todo
     }
 
     fn has(&mut self, of: Open<'_>) -> bool {
@@ -235,6 +244,31 @@ impl Streams {
             let (read, written) = <(Window, Window)>::default();
             Stream { inode, is_left, has_no_flag: false, read, written }
         }))
+    }
+}
+
+impl Todo {
+    /// Drops what may be dropped at once. What fails stays cached.
+    pub fn drop_pages(&self, fd: BorrowedFd<'_>) {
+        self.dropped.iter().for_each(|window| window.drop_pages(fd));
+    }
+
+    /// Returns true if something has to be written back.
+    pub fn waits(&self) -> bool {
+        self.written_back.iter().any(|window| window.length() > 0)
+    }
+
+    /// Starts to write pages back.
+    pub fn start_write_back(&self, fd: BorrowedFd<'_>) {
+        self.written_back.iter().for_each(|window| window.drop_pages(fd));
+    }
+
+    /// Writes pages back and drops them.
+    pub fn write_back(&self, fd: BorrowedFd<'_>) {
+        for window in self.written_back.iter().filter(|window| window.length() > 0) {
+            sync_file_range_wait(fd, window.from, window.length()).unwrap_or(());
+            window.drop_pages(fd);
+        }
     }
 }
 
@@ -258,25 +292,14 @@ impl Window {
         continues
     }
 
-    /// Drops the pages that are clean. What fails stays cached.
+    /// Drops the pages that are clean; the others begin to be written back. What fails stays
+    /// cached.
     fn drop_pages(self, fd: BorrowedFd<'_>) {
         if self.length() > 0 {
             let page = page();
             let from = self.from / page * page;
             let length = self.to.next_multiple_of(page) - from;
             advise_dont_need(fd, from, length).unwrap_or(());
-        }
-    }
-
-    /// Writes the pages back and drops them. It waits by the engine's descriptor: an error is
-    /// reported once to each open file description, and has to reach the program's `fsync`.
-    fn write_back(self, files: &mut Files, fd: BorrowedFd<'_>) {
-        if self.length() > 0 {
-            let flags = rustix::fs::fcntl_getfl(fd).map_err(Errno::from);
-            if let Ok(own) = flags.and_then(|flags| files.of(fd, flags)) {
-                sync_file_range_wait(own.file.as_fd(), self.from, self.length()).unwrap_or(());
-            }
-            self.drop_pages(fd);
         }
     }
 }

@@ -137,6 +137,8 @@ capabilities! {
     Swap = "swap",
     /// A sysctl that the test may write.
     Sysctl = "sysctl",
+    /// A seccomp filter that asks another thread, and no filter before it.
+    Seccomp = "seccomp",
     /// A tmpfs at `/dev/shm`.
     Tmpfs = "tmpfs",
     /// User attributes on the file system of the tests.

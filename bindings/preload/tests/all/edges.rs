@@ -53,6 +53,8 @@ ways! {
     closefrom_without_close_range "closefrom_without";
     other_names_of_calls "names";
     splice_and_aio_see_what_was_written "passed";
+    sendfile_to_a_socket_of_datagrams "datagrams";
+    a_limit_on_the_size_of_files "limited";
 }
 
 ways! {

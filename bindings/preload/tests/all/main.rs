@@ -5,6 +5,7 @@ mod support;
 mod descriptors;
 mod edges;
 mod files;
+mod held;
 mod killed;
 mod past_cache;
 mod refused;

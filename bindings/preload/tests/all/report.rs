@@ -48,6 +48,43 @@ fn another_file_under_the_name_stays_as_it_is() {
     }
 }
 
+/// Runs `true` with the file of the counters, of a page; returns the file.
+fn counted(path: &Path) -> Vec<u8> {
+    let mut command = Command::new("true");
+    command.env("LD_PRELOAD", built().join("libdiopter_preload.so"));
+    let status = command.env("DIOPTER_RUN_REPORT", path).status();
+    assert!(status.expect("it runs").success());
+    fs::read(path).expect("it is there")
+}
+
+#[test]
+fn a_process_that_ends_while_it_writes_the_names_leaves_them_to_the_next() {
+    let dir = files::dir();
+    let path = dir.path().join("file");
+    let page = rustix::param::page_size();
+    let make = |bytes: &[u8]| {
+        fs::write(&path, bytes).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    };
+    make(&vec![0; page]);
+    let whole = counted(&path);
+    assert!(whole.len() == page && whole.starts_with(&1_u64.to_ne_bytes()));
+    // Half of the names, and no mark.
+    let mut half = whole.clone();
+    half[..8].fill(0);
+    half[page / 2 + 32..].fill(0);
+    make(&half);
+    assert!(counted(&path) == whole);
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_does_not_end_the_program() {
+    let script = "ulimit -f 0; exec true";
+    let output = dio_run(&["--report"]).args(["sh", "-c", script]).output().expect("it runs");
+    assert!(output.status.success(), "{}: {}", output.status, text(&output));
+    assert!(text(&output).contains("nothing had to be served"), "{}", text(&output));
+}
+
 #[test]
 fn the_file_is_in_a_private_directory_and_both_are_removed() {
     let script = "stat -c %a \"${DIOPTER_RUN_REPORT%/*}\"; echo \"$DIOPTER_RUN_REPORT\"";

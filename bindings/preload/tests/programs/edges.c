@@ -17,9 +17,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -345,12 +348,51 @@ static void passed(void) {
 	printf("%d\n", memory[1]);
 }
 
+/* sendfile sends the datagrams that there are bytes for, and no more. */
+static void datagrams(void) {
+	int fd = opened(O_RDWR), ends[2];
+	if (socketpair(AF_UNIX, SOCK_DGRAM, 0, ends))
+		return;
+	off_t starts[] = {FILE_BYTES - 501, FILE_BYTES + 1, FILE_BYTES - 501};
+	for (int i = 0; i < 3; i++) {
+		lseek(fd, starts[i], SEEK_SET);
+		said("sendfile", sendfile(ends[1], fd, i < 2 ? 0 : starts + i, 1001), fd);
+		for (;;) {
+			long got = recv(ends[0], memory, sizeof memory, MSG_DONTWAIT);
+			said("recv", got, fd);
+			if (got < 0)
+				break;
+		}
+	}
+}
+
+/* A limit on the size of files: a write across it is short, and the next one fails with a signal. */
+static volatile int signals;
+static void on_limit(int signal) { signals += signal == SIGXFSZ; }
+
+static void limited(void) {
+	struct rlimit limit = {100000, 100000};
+	int fd = opened(O_RDWR);
+	signal(SIGXFSZ, on_limit);
+	setrlimit(RLIMIT_FSIZE, &limit);
+	memset(memory, 'l', sizeof memory);
+	for (int i = 0; i < 6; i++) {
+		said("write", write(fd, memory + 1, 30001), fd);
+		printf("signals: %d\n", signals);
+	}
+	said("pwrite", pwrite(fd, memory + 1, 5000, 95001), fd);
+	said("pwrite", pwrite(fd, memory + 1, 5000, 100001), fd);
+	struct iovec parts[2] = {{memory + 1, 5000}, {memory + 9001, 100}};
+	said("pwritev", pwritev(fd, parts, 2, 97003), fd);
+	printf("signals: %d, size %lld\n", signals, (long long)lseek(fd, 0, SEEK_END));
+}
+
 int main(int count, char **arguments) {
 	static const struct { const char *name; void (*run)(void); } all[] = {
 		{"addresses", addresses}, {"fork_locks", fork_locks}, {"dup2_locks", dup2_locks},
 		{"fclose_locks", fclose_locks}, {"fclose_errors", fclose_errors},
 		{"freopen", freopens}, {"closefrom_without", closefrom_without}, {"names", names},
-		{"passed", passed},
+		{"passed", passed}, {"datagrams", datagrams}, {"limited", limited},
 	};
 	if (count != 3)
 		return 1;

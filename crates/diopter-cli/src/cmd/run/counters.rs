@@ -1,8 +1,8 @@
 //! The counters of `dio run --report`: a file that the library maps in each process, and their
 //! text.
 //!
-//! The file is one page of 64-bit values: a mark, then the counters. The first process appends
-//! their names, a line each.
+//! The file is one page of 64-bit values: a mark, then the counters. The second half has their
+//! names, a line each, which a process writes before it sets the mark.
 
 use std::fs::Permissions;
 use std::io;
@@ -14,9 +14,6 @@ use serde::Serialize;
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::output::put;
-
-/// Bytes of their names that are read.
-const NAMES_MAX: usize = 64 << 10;
 
 /// Texts of the counters that are known by name, in the order in which they are printed.
 const TEXTS: [(&str, &str); 13] = [
@@ -70,12 +67,11 @@ impl Counters {
     /// # Errors
     /// The file cannot be read.
     pub fn read(&self) -> Result<Counted, String> {
-        let page = rustix::param::page_size();
-        let mut bytes = vec![0; page + NAMES_MAX];
+        let mut bytes = vec![0; rustix::param::page_size()];
         // By the descriptor: the program can put another file under the name.
         let got = self.file.as_file().read_at(&mut bytes, 0);
         let got = got.map_err(|error| format!("read the report's file: {error}; check TMPDIR"))?;
-        Ok(Counted(parse(&bytes[..got], page)))
+        Ok(Counted(parse(&bytes[..got])))
     }
 }
 
@@ -152,12 +148,13 @@ pub struct Document {
 }
 
 /// Returns the counters by name; `None` if no process had the library.
-fn parse(bytes: &[u8], page: usize) -> Option<Vec<(String, u64)>> {
-    let (values, names) = bytes.split_at_checked(page).filter(|(_, names)| !names.is_empty())?;
-    let values = values
+fn parse(page: &[u8]) -> Option<Vec<(String, u64)>> {
+    let (values, names) = page.split_at(page.len() / 2);
+    let mut values = values
         .chunks_exact(8)
-        .skip(1)
         .map(|value| u64::from_ne_bytes(value.try_into().expect("a chunk has eight bytes")));
+    values.next().filter(|mark| *mark != 0)?;
+    let names = names.split(|byte| *byte == 0).next().unwrap_or_default();
     let names = String::from_utf8_lossy(names);
     Some(names.lines().map(str::to_owned).zip(values).collect())
 }
@@ -188,17 +185,20 @@ mod tests {
     #[test]
     fn counters_are_read_by_their_names_and_zeros_are_left_out() {
         let mut bytes = vec![0_u8; 4096];
+        bytes[..8].copy_from_slice(&1_u64.to_ne_bytes());
         bytes[8..16].copy_from_slice(&7_u64.to_ne_bytes());
         bytes[24..32].copy_from_slice(&4096_u64.to_ne_bytes());
-        bytes.extend_from_slice(b"einvals_avoided\neinvals_left\nbounced_bytes\n");
+        let names = b"einvals_avoided\neinvals_left\nbounced_bytes\n";
+        bytes[2048..2048 + names.len()].copy_from_slice(names);
         let expected = "dio run:\n     7  requests served that the kernel had refused with EINVAL\n\
                         \x20 4096  bytes served direct through an aligned buffer\n";
-        assert_eq!(text_of(&parse(&bytes, 4096)), expected);
+        assert_eq!(text_of(&parse(&bytes)), expected);
     }
 
     #[test]
     fn a_library_that_was_never_loaded_is_reported() {
-        assert_eq!(parse(&[0; 4096], 4096), None);
+        assert_eq!(parse(&[0; 4096]), None);
+        assert_eq!(parse(&[]), None);
         assert!(text_of(&None).contains("was not loaded"));
     }
 }
