@@ -12,6 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use diopter::Errno;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
@@ -35,7 +36,7 @@ pub type FileId = (u64, u64);
 /// An open directory.
 #[derive(Debug)]
 pub struct Dir {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     name: Rc<Name>,
     id: FileId,
 }
@@ -115,6 +116,7 @@ impl Dir {
 
     fn of_fd(fd: OwnedFd, name: Rc<Name>) -> Result<Rc<Dir>, Errno> {
         let stat = rustix::fs::fstat(&fd)?;
+        let fd = Arc::new(fd);
         Ok(Rc::new(Dir { fd, name, id: (stat.st_dev, stat.st_ino) }))
     }
 
@@ -154,11 +156,27 @@ impl Dir {
 
     /// Makes its names durable.
     pub fn flush(&self) -> Result<(), Failure> {
-        match rustix::fs::fsync(&self.fd).map_err(Errno::from) {
+        self.flushed(rustix::fs::fsync(&self.fd).map_err(Errno::from))
+    }
+
+    /// Returns the result of a flush.
+    pub fn flushed(&self, result: Result<(), Errno>) -> Result<(), Failure> {
+        match result {
             // Some file systems (FUSE, SMB) do not flush directories.
             Ok(()) | Err(Errno::EINVAL) => Ok(()),
             Err(errno) => Err(Failure::of_errno("flushing the directory", &self.path(), errno)),
         }
+    }
+
+    /// Returns the open directory, for a flush by another thread.
+    pub fn share(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.fd)
+    }
+
+    /// Makes a file in its file system that has no name, and that only its owner may use.
+    pub fn create_unnamed(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        Ok(retry_on_intr(|| rustix::fs::openat(&self.fd, ".", flags, NEW_MODE))?)
     }
 
     /// Returns the owner of files that this process makes here: its own user, unless the file
@@ -327,10 +345,15 @@ impl Entry {
         Ok(rustix::fs::unlinkat(&self.dir.fd, &self.name, AtFlags::empty())?)
     }
 
+    /// Returns which inode the name refers to.
+    pub fn id(&self) -> Result<FileId, Errno> {
+        let stat = rustix::fs::statat(&self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
     /// Returns true if the name refers to this inode.
     pub fn is(&self, id: FileId) -> bool {
-        let found = rustix::fs::statat(&self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        found.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == id)
+        self.id() == Ok(id)
     }
 }
 
@@ -358,6 +381,20 @@ impl Inode {
     /// Returns which inode it is.
     pub fn id(&self) -> FileId {
         id_of(&self.metadata)
+    }
+
+    /// Opens it for reading, whatever its name is by now; it is a regular file.
+    pub fn open_to_read(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let path = self.proc_path();
+        Ok(retry_on_intr(|| rustix::fs::openat(CWD, &path, flags, Mode::empty()))?)
+    }
+
+    /// Opens it for reading and writing; EAGAIN if another process has a lease on it, which would
+    /// be waited for. It is a regular file.
+    pub fn open_at_once(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(CWD, self.proc_path(), flags, Mode::empty())?)
     }
 
     /// Returns a path that leads to this inode and no other, as long as this value lives.

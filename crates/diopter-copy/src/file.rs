@@ -87,7 +87,8 @@ fn write_device(
 /// Copies into a temporary, which gets the name of the target when it is complete.
 fn replace(session: &mut Session<'_>, source: &Source, target: &Entry) -> Step<()> {
     let (boot, is_resumed) = (session.boot().to_owned(), session.options.resume);
-    let wanted = Wanted { source: &source.identity, boot: &boot, is_resumed };
+    let given_to = session.options.preserve.given_to(&source.metadata);
+    let wanted = Wanted { source: &source.identity, boot: &boot, is_resumed, given_to };
     let mut temporary = Temporary::take(target, &wanted)?;
     temporary.start = written_before(session, source, &temporary)?;
     let mut recorder = temporary.recorder();

@@ -26,6 +26,8 @@
 //! `source` opens the source; `temporary` makes the file that is written; `session/transfer` sets
 //! up the passes, `pipeline` moves the bytes of one pass, and `flow` is its state; `preserve` sets
 //! the attributes; `report` counts. `tree`, `striped` and `image` are the other kinds of copies.
+//! A small file of a tree takes a shorter path: `small` writes it, `flushes` makes many durable at
+//! the same time, and `batch` gives each its name after its flush.
 //! Names are looked up in `dir` alone, by descriptor. A module imports only from those above it.
 
 #![forbid(unsafe_code)]
@@ -51,7 +53,9 @@ mod source;
 mod device;
 mod walk;
 
+mod flushes;
 mod objects;
+mod passing;
 
 mod temporary;
 
@@ -72,6 +76,9 @@ mod striped;
 
 mod file;
 mod image;
+mod small;
+
+mod batch;
 
 mod tree;
 

@@ -86,6 +86,12 @@ impl Preserve {
         self.has(Attribute::Ownership) && source.uid() != rustix::process::geteuid().as_raw()
     }
 
+    /// Returns the other user that root gives a copy to.
+    pub fn given_to(&self, source: &Metadata) -> Option<u32> {
+        let can_give = rustix::process::geteuid().is_root();
+        (can_give && self.gives_away(source)).then(|| source.uid())
+    }
+
     fn has(&self, attribute: Attribute) -> bool {
         self.kept.contains(&attribute)
     }
@@ -255,6 +261,9 @@ fn copy_attributes(
     copy: BorrowedFd<'_>,
     kept: &Preserve,
 ) -> Result<(), Errno> {
+    if ![Attribute::Mode, Attribute::Context, Attribute::Xattr].iter().any(|one| kept.has(*one)) {
+        return Ok(());
+    }
     let mut names = vec![0; XATTR_BYTES_MAX];
     let length = match rustix::fs::flistxattr(source, &mut names[..]).map_err(Errno::from) {
         Ok(length) => length,

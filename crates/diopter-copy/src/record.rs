@@ -42,6 +42,13 @@ pub struct SourceIdentity {
     modified_ns: i64,
 }
 
+/// The value of the attribute of a temporary that is never resumed, with a hash of the temporary's
+/// name. It is short: ext4 keeps it in the inode, where a record needs a block.
+const MARK: &str = "small ";
+
+/// Hexadecimal digits of the hash in such a value.
+const MARK_DIGITS: usize = 16;
+
 /// The value of the attribute, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -81,6 +88,11 @@ impl SourceIdentity {
         }
     }
 
+    /// Identifies no source: no file has the inode number 0.
+    fn of_none() -> SourceIdentity {
+        SourceIdentity { device: 0, inode: 0, size: 0, modified_s: 0, modified_ns: 0 }
+    }
+
     /// Returns the bytes of the content.
     pub fn size(&self) -> u64 {
         self.size
@@ -111,6 +123,9 @@ impl Record {
     pub fn read(path: &Path, name: &OsStr) -> Option<Record> {
         let mut bytes = vec![0; RECORD_BYTES_MAX];
         let length = rustix::fs::getxattr(path, RECORD_NAME, &mut bytes[..]).ok()?;
+        if bytes[..length] == *mark_of(name).as_bytes() {
+            return Some(Record::new(name, SourceIdentity::of_none(), String::new()));
+        }
         let record: Record = serde_json::from_slice(&bytes[..length]).ok()?;
         (record.version == VERSION && record.name == hash_of(name)).then_some(record)
     }
@@ -199,6 +214,16 @@ impl Recorder {
         self.noted_at = Instant::now();
         self.works
     }
+}
+
+/// Marks a temporary with this name that is never resumed; returns true if the mark is there now.
+pub fn mark(fd: BorrowedFd<'_>, name: &OsStr) -> bool {
+    let mark = mark_of(name);
+    rustix::fs::fsetxattr(fd, RECORD_NAME, mark.as_bytes(), XattrFlags::empty()).is_ok()
+}
+
+fn mark_of(name: &OsStr) -> String {
+    format!("{MARK}{}", &hash_of(name)[..MARK_DIGITS])
 }
 
 fn hash_of(name: &OsStr) -> String {

@@ -1,14 +1,13 @@
 //! `dio cp -r`: the directories, links and fifos of a tree. Both trees are walked by descriptor:
 //! nothing outside them is read or written, whatever another process renames or replaces.
 
-use std::fs::Metadata;
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use diopter::Errno;
 
+use crate::batch::{Batch, Level};
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::file;
@@ -23,25 +22,18 @@ use crate::walk::{Event, Walk};
 /// mkdir(2) takes.
 const MODE_OF_DIRECTORY: u32 = 0o1777;
 
+/// Descriptors that a directory needs while it is entered.
+const DIRECTORY_DESCRIPTORS: usize = 6;
+
 /// A bit that a directory inherits from the one that it is made in.
 const SET_GROUP_ID: u32 = 0o2000;
-
-/// A directory that is being filled.
-#[derive(Debug)]
-struct Level {
-    source: Rc<Dir>,
-    metadata: Metadata,
-    target: Rc<Dir>,
-    /// Permissions that it gets when it is complete, where the source's are not kept; `None` for
-    /// one that existed before.
-    mode: Option<u32>,
-}
 
 /// The copy of one tree.
 struct Tree<'s, 'a> {
     session: &'s mut Session<'a>,
     walk: Walk,
-    levels: Vec<Level>,
+    levels: Vec<Rc<Level>>,
+    batch: Batch,
 }
 
 /// Copies a directory and its content.
@@ -50,13 +42,16 @@ pub fn copy(session: &mut Session<'_>, source: Rc<Dir>, destination: Destination
         Destination::Named(entry) | Destination::Inside(entry) => Rc::clone(&entry.dir),
         Destination::Itself(dir) => Rc::clone(dir),
     };
-    let mut tree = Tree { session, walk: Walk::default(), levels: Vec::new() };
+    let mut tree = Tree { session, walk: Walk::default(), levels: Vec::new(), batch: Batch::new() };
     tree.enter(source, destination)?;
     let mut ended = None;
     while let Some(event) = tree.walk.step() {
         let done = match event {
             Event::Found(entry, inode) => tree.copy_entry(&entry, &inode),
-            Event::Left => tree.leave().map_err(Stop::Failed),
+            Event::Left => {
+                tree.leave();
+                Ok(())
+            }
             Event::Failed(failure) => Err(failure.into()),
         };
         ended = tree.session.note(done);
@@ -66,9 +61,10 @@ pub fn copy(session: &mut Session<'_>, source: Rc<Dir>, destination: Destination
     }
     // Each directory that was made gets its permissions, however the walk ended.
     while !tree.levels.is_empty() {
-        let left = tree.leave();
-        ended = ended.or(tree.session.note(left.map_err(Stop::Failed)));
+        tree.leave();
     }
+    tree.batch.settle(tree.session);
+    ended = ended.or(tree.session.stop().requested());
     let flushed = parent.flush();
     match ended {
         Some(signal) => Err(Stop::Signal(signal)),
@@ -87,14 +83,23 @@ pub fn leave_out(session: &mut Session<'_>, inode: &Inode, path: impl Fn() -> Pa
 
 impl Tree<'_, '_> {
     fn copy_entry(&mut self, entry: &Entry, inode: &Inode) -> Step<()> {
+        let is_temporary_name = temporary::is_usual_name(&entry.name);
+        if is_temporary_name {
+            // A file that waits for its flush may have this name in the target until then.
+            self.batch.settle(self.session);
+        }
+        let depth = self.levels.len();
         let level = self.levels.last().expect("the walk is in a directory");
         let destination = Destination::Inside(Entry::new(&level.target, &entry.name));
         let metadata = inode.metadata();
         if metadata.is_dir() {
             self.enter(entry.open_dir()?, destination)
-        } else if leave_out(self.session, inode, || entry.path()) {
+        } else if leave_out(self.session, inode, || entry.path())
+            || (!is_temporary_name && self.batch.add(self.session, (entry, inode), (level, depth)))
+        {
             Ok(())
         } else if metadata.is_file() {
+            self.batch.publish_before(self.session, metadata.len());
             let path = entry.path();
             let found = Found { inode, entry: Some(entry), path: &path };
             file::copy(self.session, found, destination)
@@ -105,12 +110,13 @@ impl Tree<'_, '_> {
 
     /// Makes a directory, or takes the existing one, to be filled next.
     fn enter(&mut self, source: Rc<Dir>, destination: Destination) -> Step<()> {
-        let is_target = |level: &Level| level.target.id() == source.id();
+        let is_target = |level: &Rc<Level>| level.target.id() == source.id();
         if self.levels.iter().any(is_target) {
             let cause = "it is the target, which came to be in the source";
             let remedy = "choose a target outside";
             return Err(Failure::of_rule("copying", &source.path(), cause, remedy).into());
         }
+        self.batch.make_room(self.session, self.levels.len(), DIRECTORY_DESCRIPTORS);
         let metadata = source.metadata()?;
         let (target, mode) = match destination {
             Destination::Itself(dir) => (dir, None),
@@ -128,23 +134,22 @@ impl Tree<'_, '_> {
             self.levels.first().is_none_or(|first| first.source.id().0 == source.id().0);
         self.session.counts.dirs += 1;
         self.session.begin_dir(&target);
-        self.levels.push(Level { source: Rc::clone(&source), metadata, target, mode });
+        let level = Level { source: Rc::clone(&source), metadata, target, mode };
+        self.levels.push(Rc::new(level));
         if self.session.options.one_file_system && !is_on_first {
             // The directory of a mount point is copied without what is mounted there.
-            return Ok(self.leave()?);
+            self.leave();
+            return Ok(());
         }
         self.walk.enter(source);
         Ok(())
     }
 
-    /// Leaves the directory that was entered last, which is complete.
-    fn leave(&mut self) -> Result<(), Failure> {
-        let Some(level) = self.levels.pop() else { return Ok(()) };
+    /// Leaves the directory that was entered last, in which nothing more is written.
+    fn leave(&mut self) {
+        let Some(level) = self.levels.pop() else { return };
         self.session.end_dir();
-        let Level { source, metadata, target, mode } = level;
-        let attributes = (&*target.path(), self.session.attributes(mode));
-        preserve::copy(source.as_fd(), &metadata, target.as_fd(), attributes)?;
-        target.flush()
+        self.batch.leave(self.session, level);
     }
 }
 

@@ -25,6 +25,7 @@ pub struct Output<'a> {
 }
 
 /// The bytes of one file that were copied.
+#[derive(Debug)]
 pub struct Passed {
     pub moved: Moved,
     /// Bytes that an earlier run had written.
@@ -198,17 +199,22 @@ impl Session<'_> {
 
     /// Counts a file that was copied.
     pub fn count(&mut self, source: &dyn Content, passed: &Passed) {
+        self.count_bytes(source.size(), passed);
+    }
+
+    /// As [`count`](Session::count), for a file of so many bytes.
+    pub fn count_bytes(&mut self, size: u64, passed: &Passed) {
         let Passed { moved, resumed, is_reflinked } = passed;
         let counts = &mut self.counts;
         counts.files += 1;
-        counts.bytes += source.size();
+        counts.bytes += size;
         counts.read.merge(&moved.reads);
         counts.write.merge(&moved.writes);
         counts.resumed_bytes += resumed;
         if *is_reflinked {
             counts.reflinked += 1;
         } else {
-            counts.hole_bytes += (source.size() - resumed).saturating_sub(moved.writes.bytes());
+            counts.hole_bytes += (size - resumed).saturating_sub(moved.writes.bytes());
         }
     }
 

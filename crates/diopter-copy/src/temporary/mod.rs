@@ -1,28 +1,31 @@
 //! The temporary that a copy is written to, in the directory of its target: its mark, its lock, and
 //! how it becomes the target or is removed. Its content is written elsewhere.
 //!
-//! A file counts as a temporary only if this user owns it and it has a mark that names it. Any
-//! other file of that name is left alone, and another name is used.
+//! A file counts as a temporary only if this user owns it, or root gave it away, and it has a mark
+//! that names it. Any other file of that name is left alone, and another name is used.
 
+mod held;
 mod name;
+mod unrecorded;
 
 use std::fs::Metadata;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use diopter::{Errno, File};
 use diopter_os::space;
-use rustix::fs::{Mode, OFlags};
-use rustix::io::retry_on_intr;
+use rustix::fs::Mode;
 
-use crate::dir::{Entry, FileId, Inode, id_of, path_of, unless_proc_is_missing};
+use crate::dir::{Entry, Inode, id_of, path_of, unless_proc_is_missing};
 use crate::failure::Failure;
 use crate::record::{Record, Recorder, SourceIdentity, session_of};
+use held::Held;
 use name::name_of;
 
-pub use name::unused_name;
+pub use name::{is_usual_name, unused_name};
+pub use unrecorded::Unrecorded;
 
 /// Rounds of opening and locking. One is enough unless other copies begin or end at the same
 /// moment.
@@ -46,11 +49,8 @@ pub struct Temporary {
     pub file: File,
     /// Every byte before this one is there already, from an earlier run.
     pub start: u64,
-    /// True if it has a mark; without one, no later run finds it.
-    is_marked: bool,
     record: Record,
-    name: Entry,
-    id: FileId,
+    held: Held,
 }
 
 /// The purpose of a temporary.
@@ -62,6 +62,8 @@ pub struct Wanted<'a> {
     pub boot: &'a str,
     /// True if bytes that an earlier run wrote are used.
     pub is_resumed: bool,
+    /// The user that root gives the copy to; `None` for its own user.
+    pub given_to: Option<u32>,
 }
 
 /// One attempt to get the temporary.
@@ -88,6 +90,7 @@ impl Temporary {
             let attempt = match usual.look()? {
                 None => make(&usual, wanted)?,
                 Some(found) => match record_of(&usual, &found, wanted) {
+                    Some(_) if !is_own(found.metadata()) => remove_given_away(&usual, &found)?,
                     Some(record) => take_over(&usual, &found, &record, wanted)?,
                     None => Attempt::Elsewhere,
                 },
@@ -103,12 +106,12 @@ impl Temporary {
 
     /// Its path, for messages.
     pub fn path(&self) -> PathBuf {
-        self.name.path()
+        self.held.path()
     }
 
     /// Returns the recorder of its progress.
     pub fn recorder(&self) -> Recorder {
-        Recorder::new(self.record.clone(), self.start, self.is_marked)
+        Recorder::new(self.record.clone(), self.start, self.held.is_marked)
     }
 
     /// Returns true if a later run would resume it: it has no owner or permissions of its source
@@ -120,34 +123,12 @@ impl Temporary {
 
     /// Renames it to the target, which it replaces.
     pub fn publish(self, target: &Entry) -> Result<(), Failure> {
-        let what = "renaming the finished copy";
-        let renamed = self.name.rename_to(target);
-        if let Err(errno) = renamed {
-            // A copy that cannot be renamed is of no use to a later run either.
-            self.discard();
-            return Err(Failure::of_errno(what, &target.path(), errno));
-        }
-        if !target.is(self.id) {
-            let cause = "another process replaced it";
-            let remedy = "let nothing else write to the target's directory, and copy again";
-            return Err(Failure::of_rule(what, &target.path(), cause, remedy));
-        }
-        if self.is_marked {
-            // Only now, so that the next run finds the temporary of a run that is killed. With
-            // another name than the mark's, the mark means nothing.
-            Record::remove(self.file.as_fd())
-                .map_err(|errno| Failure::of_errno("removing the record", &target.path(), errno))?;
-        }
-        Ok(())
+        self.held.publish(self.file.as_fd(), target)
     }
 
     /// Removes it.
     pub fn discard(self) {
-        if self.name.is(self.id) {
-            // The failure for which it is discarded is reported; the next copy to this target finds
-            // the file by its name.
-            self.name.remove().unwrap_or(());
-        }
+        self.held.discard();
     }
 }
 
@@ -156,12 +137,12 @@ fn is_own(metadata: &Metadata) -> bool {
     metadata.uid() == rustix::process::geteuid().as_raw()
 }
 
-/// Returns the record of a file, if it is a temporary of this user.
+/// Returns the record of a file, if it is a temporary of this user or was given away by it.
 fn record_of(name: &Entry, found: &Inode, wanted: &Wanted<'_>) -> Option<Record> {
     let metadata = found.metadata();
     let is_ours = metadata.is_file()
         && metadata.nlink() == 1
-        && is_own(metadata)
+        && (is_own(metadata) || wanted.given_to == Some(metadata.uid()))
         && found.id() != wanted.source.id();
     is_ours.then(|| Record::read(&found.proc_path(), &name.name))?
 }
@@ -169,15 +150,12 @@ fn record_of(name: &Entry, found: &Inode, wanted: &Wanted<'_>) -> Option<Record>
 /// Makes a temporary that has its mark and its lock before it has its name, if the file system
 /// makes files without names.
 fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
-    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let mode = Mode::from_bits_truncate(MODE);
-    let unnamed = retry_on_intr(|| rustix::fs::openat(&name.dir, ".", flags, mode));
-    if let Ok(fd) = unnamed {
+    if let Ok(fd) = name.dir.create_unnamed() {
         let temporary = Temporary::of_fd(&fd, name.clone(), wanted)?.mark();
-        if !temporary.is_marked {
+        if !temporary.held.is_marked {
             return Ok(Attempt::Elsewhere);
         }
-        lock(&temporary)?;
+        lock(temporary.file.as_fd(), name)?;
         match name.link(temporary.file.as_fd()) {
             Ok(()) => return Ok(Attempt::Taken(temporary)),
             Err(Errno::EEXIST) => return Ok(Attempt::Again),
@@ -191,12 +169,12 @@ fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
         Err(errno) => return Err(failed_to_create(name, errno)),
     };
     let temporary = Temporary::of_fd(&fd, name.clone(), wanted)?.mark();
-    if !temporary.is_marked {
+    if !temporary.held.is_marked {
         temporary.discard();
         return Ok(Attempt::Elsewhere);
     }
-    match lock(&temporary)? {
-        Locked::Ours if name.is(temporary.id) => Ok(Attempt::Taken(temporary)),
+    match lock(temporary.file.as_fd(), name)? {
+        Locked::Ours if temporary.held.is_there() => Ok(Attempt::Taken(temporary)),
         Locked::Ours | Locked::Busy => Ok(Attempt::Again),
     }
 }
@@ -222,13 +200,14 @@ impl Temporary {
         let metadata = metadata.map_err(|error| failed_to_open(&name, &error))?;
         let session = session_of(wanted.boot, file.as_fd());
         let record = Record::new(&name.name, wanted.source.clone(), session);
-        let id = id_of(&metadata);
-        Ok(Temporary { file, start: 0, is_marked: false, record, name, id })
+        let held = Held { name, id: id_of(&metadata), is_marked: false };
+        Ok(Temporary { file, start: 0, record, held })
     }
 
     /// Marks it, if the file system has attributes.
-    fn mark(self) -> Temporary {
-        Temporary { is_marked: self.record.write(self.file.as_fd()), ..self }
+    fn mark(mut self) -> Temporary {
+        self.held.is_marked = self.record.write(self.file.as_fd());
+        self
     }
 }
 
@@ -245,8 +224,7 @@ fn failed_to_create(name: &Entry, errno: Errno) -> Failure {
 }
 
 /// Locks a temporary; the lock means that a process is writing it.
-fn lock(temporary: &Temporary) -> Result<Locked, Failure> {
-    let fd = temporary.file.as_fd();
+fn lock(fd: BorrowedFd<'_>, name: &Entry) -> Result<Locked, Failure> {
     let deadline = Instant::now() + LOCK_WAIT_MAX;
     let mut locked = space::lock_range(fd, true, 0, 0, false);
     while locked == Ok(false) && Instant::now() < deadline {
@@ -260,7 +238,7 @@ fn lock(temporary: &Temporary) -> Result<Locked, Failure> {
         // A file system without locks (some FUSE, NFS without lockd): two copies to one target at
         // the same time are not noticed.
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENOLCK | Errno::EINVAL) => Ok(Locked::Ours),
-        Err(errno) => Err(Failure::of_errno("locking", &temporary.path(), errno)),
+        Err(errno) => Err(Failure::of_errno("locking", &name.path(), errno)),
     }
 }
 
@@ -288,10 +266,10 @@ fn take_over(
     };
     let session = session_of(wanted.boot, file.as_fd());
     let start = record.start_for(wanted.source, &session).filter(|_| wanted.is_resumed);
-    let temporary = Temporary::of_file(file, name.clone(), wanted)?;
-    let temporary = Temporary { start: start.unwrap_or(0), is_marked: true, ..temporary };
-    match lock(&temporary)? {
-        Locked::Ours if !name.is(temporary.id) => return Ok(Attempt::Again),
+    let mut temporary = Temporary::of_file(file, name.clone(), wanted)?;
+    (temporary.start, temporary.held.is_marked) = (start.unwrap_or(0), true);
+    match lock(temporary.file.as_fd(), name)? {
+        Locked::Ours if !temporary.held.is_there() => return Ok(Attempt::Again),
         Locked::Ours => {}
         // Any process that can open the target may lock one that was about to become the target.
         Locked::Busy if found.metadata().mode() & 0o077 != 0 => return Ok(Attempt::Elsewhere),
@@ -308,6 +286,23 @@ fn take_over(
     let removed = name.remove();
     removed.map_err(|errno| Failure::of_errno("removing an old temporary", &name.path(), errno))?;
     Ok(Attempt::Again)
+}
+
+/// Removes the temporary of a run that was killed after it had given the file to the source's
+/// owner. That user may have written to it since, or made it: it is not resumed, and not waited
+/// for.
+fn remove_given_away(name: &Entry, found: &Inode) -> Result<Attempt, Failure> {
+    let Ok(file) = found.open_at_once() else { return Ok(Attempt::Elsewhere) };
+    match space::lock_range(file.as_fd(), true, 0, 0, false) {
+        Ok(true) if !name.is(found.id()) => return Ok(Attempt::Again),
+        Ok(true) => {}
+        // Another run is writing it, or its owner has locked it.
+        Ok(false) | Err(_) => return Ok(Attempt::Elsewhere),
+    }
+    match name.remove() {
+        Ok(()) | Err(Errno::ENOENT) => Ok(Attempt::Again),
+        Err(_) => Ok(Attempt::Elsewhere),
+    }
 }
 
 fn is_busy(name: &Entry) -> Failure {
@@ -339,7 +334,8 @@ mod tests {
     }
 
     fn take(source: &Path, target: &Entry, is_resumed: bool) -> Result<Temporary, Failure> {
-        Temporary::take(target, &Wanted { source: &identity(source), boot: "boot", is_resumed })
+        let source = &identity(source);
+        Temporary::take(target, &Wanted { source, boot: "boot", is_resumed, given_to: None })
     }
 
     fn usual_path(target: &Entry) -> PathBuf {
@@ -353,7 +349,7 @@ mod tests {
         temporary.file.set_len(size).unwrap();
         recorder.note(temporary.file.as_fd(), flushed);
         recorder.note_flushed(temporary.file.as_fd(), flushed);
-        temporary.is_marked
+        temporary.held.is_marked
     }
 
     fn skip_xattr() {
@@ -364,7 +360,7 @@ mod tests {
     fn a_second_one_for_the_same_target_is_refused_until_the_first_is_gone() {
         let (_dir, source, target) = directory();
         let first = take(&source, &target, false).unwrap();
-        if !first.is_marked {
+        if !first.held.is_marked {
             return skip_xattr();
         }
         let refusal = take(&source, &target, false).unwrap_err();
@@ -445,6 +441,45 @@ mod tests {
         let temporary = take(&source, &other, true).unwrap();
         assert_ne!(temporary.path(), usual_path(&other));
         assert_eq!(std::fs::metadata(usual_path(&other)).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn one_that_another_file_has_replaced_does_not_become_the_target() {
+        let (_dir, source, target) = directory();
+        let temporary = take(&source, &target, false).unwrap();
+        let path = temporary.path();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, b"not ours").unwrap();
+        let refusal = temporary.publish(&target).unwrap_err();
+        assert!(refusal.cause.contains("replaced"), "{refusal}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"not ours");
+        assert!(!target.path().exists());
+    }
+
+    #[test]
+    fn that_of_a_small_file_has_its_name_before_its_content_and_no_run_resumes_it() {
+        let (_dir, source, target) = directory();
+        let small = Unrecorded::make(&target).unwrap().unwrap();
+        assert_eq!(
+            small
+                .as_fd()
+                .try_clone_to_owned()
+                .map(std::fs::File::from)
+                .unwrap()
+                .metadata()
+                .unwrap()
+                .nlink(),
+            1
+        );
+        assert!(Unrecorded::make(&target).unwrap().is_none(), "it has the name");
+        if usual_path(&target).exists() {
+            let refusal = take(&source, &target, false).unwrap_err();
+            assert!(refusal.cause.contains("another"), "it is locked: {refusal}");
+            drop(small);
+            assert_eq!(take(&source, &target, true).unwrap().start, 0);
+        } else {
+            skip_xattr();
+        }
     }
 
     #[test]

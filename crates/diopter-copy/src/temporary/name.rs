@@ -24,6 +24,13 @@ pub fn unused_name(target: &Entry) -> Result<Entry, Failure> {
     Ok(target.sibling(name_of(OsStr::from_bytes(&name))))
 }
 
+/// Returns true if a name is one that temporaries have, be it on a file system that does not
+/// distinguish upper and lower case.
+pub fn is_usual_name(name: &OsStr) -> bool {
+    let (name, suffix) = (name.as_bytes(), SUFFIX.as_bytes());
+    name.len() >= suffix.len() && name[name.len() - suffix.len()..].eq_ignore_ascii_case(suffix)
+}
+
 /// Returns the usual name of a target's temporary.
 pub fn name_of(name: &OsStr) -> OsString {
     let whole = [b".", name.as_bytes(), SUFFIX.as_bytes()].concat();
