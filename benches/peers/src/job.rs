@@ -58,6 +58,8 @@ pub struct Job {
     pub amount: u64,
     /// Files in the directory `file`, for ranges.
     pub files: usize,
+    /// Ranges come in runs, with gaps of at most 16 KiB.
+    pub is_clustered: bool,
     /// Each request is timed.
     pub is_timed: bool,
     /// Another load next to it, or another measurement.
@@ -114,7 +116,7 @@ impl Job {
             "cores": self.cores, "is_same": self.content == Content::Same,
             "file": self.file.to_string_lossy(), "file_bytes": self.file_bytes,
             "millis": u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX),
-            "amount": self.amount, "files": self.files,
+            "amount": self.amount, "files": self.files, "is_clustered": self.is_clustered,
             "is_timed": self.is_timed, "variant": word(self.variant),
         })
     }
@@ -137,6 +139,7 @@ impl Job {
             time: Duration::from_millis(number("millis")?),
             amount: number("amount")?,
             files: length("files")?,
+            is_clustered: is("is_clustered")?,
             is_timed: is("is_timed")?,
             variant: Variant::from_str(text("variant")?, false)?,
         })
@@ -195,6 +198,7 @@ mod tests {
             time: Duration::from_millis(1500),
             amount: 7,
             files: 3,
+            is_clustered: true,
             is_timed: true,
             variant: Variant::Busy,
         };

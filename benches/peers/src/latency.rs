@@ -74,6 +74,7 @@ fn cells_of(
         time: common.seconds,
         amount: options.copied,
         files: 0,
+        is_clustered: false,
         is_timed: true,
         variant: Variant::Plain,
     };

@@ -125,7 +125,13 @@ pub struct RangesOptions {
     /// Bytes of a range, at any offset.
     #[arg(long, default_value_t = 8192)]
     pub size: usize,
-    /// Number of files of 1 MiB.
+    /// Bytes of each file.
+    #[arg(long, value_parser = size, default_value = "1m")]
+    pub file_bytes: u64,
+    /// The ranges come in runs of 16, with gaps of at most 16 KiB.
+    #[arg(long)]
+    pub clustered: bool,
+    /// Number of files.
     #[arg(long, default_value_t = 1000)]
     pub files: usize,
     /// Number of ranges.

@@ -8,21 +8,20 @@ use serde_json::json;
 use crate::job::{Job, Row, Variant};
 use crate::options::{Options, RangesOptions};
 use crate::rounds::{Entry, in_turns};
-use crate::sides::ranges::{SIDES, name};
+use crate::sides::ranges::{GAP_MAX, RUN, SIDES, name};
 use crate::table::{self, AGAIN};
 use crate::throughput::{ground, head, write};
 use crate::{environment, stop};
-
-/// Bytes of each file.
-const FILE_BYTES: u64 = 1 << 20;
 
 /// Start of the names of these sides.
 const PREFIX: &str = "ranges-";
 
 pub fn run(options: &Options, cells: &RangesOptions) -> Result<(), String> {
     let common = &options.common;
-    if !(8192..=FILE_BYTES as usize / 2).contains(&cells.size) {
-        return Err("--size: from 8192 to 524288 bytes".to_owned());
+    let room =
+        if cells.clustered { RUN * (cells.size as u64 + GAP_MAX) } else { 2 * cells.size as u64 };
+    if cells.size < 8192 || room > cells.file_bytes {
+        return Err("--size: at least 8192, and much less than --file-bytes".to_owned());
     }
     let ground = ground(common)?;
     let environment = environment::to_json(&ground.path("."));
@@ -31,7 +30,7 @@ pub fn run(options: &Options, cells: &RangesOptions) -> Result<(), String> {
     fs::create_dir(&directory).map_err(|error| error.to_string())?;
     stop::progress("making files");
     for number in 0..cells.files {
-        ground.make(&directory.join(name(number)), FILE_BYTES)?;
+        ground.make(&directory.join(name(number)), cells.file_bytes)?;
     }
     let mut all = Vec::new();
     for variant in [Variant::Cold, Variant::Warm] {
@@ -43,10 +42,11 @@ pub fn run(options: &Options, cells: &RangesOptions) -> Result<(), String> {
             cores: cells.cores,
             content: ground.content,
             file: directory.clone(),
-            file_bytes: FILE_BYTES,
+            file_bytes: cells.file_bytes,
             time: common.seconds,
             amount: cells.ranges,
             files: cells.files,
+            is_clustered: cells.clustered,
             is_timed: true,
             variant,
         };
@@ -54,8 +54,14 @@ pub fn run(options: &Options, cells: &RangesOptions) -> Result<(), String> {
         let runs = in_turns(&entries, common.rounds, |entry| drop_cache(&entry.job))?;
         let word = if variant == Variant::Cold { "cold" } else { "a second time" };
         let title = format!(
-            "{} ranges of {} bytes in {} files, {} tasks, {} cores, {word}",
-            cells.ranges, cells.size, cells.files, cells.tasks, cells.cores
+            "{} ranges of {} bytes{} in {} files of {} KiB, {} tasks, {} cores, {word}",
+            cells.ranges,
+            cells.size,
+            if cells.clustered { " in runs" } else { "" },
+            cells.files,
+            cells.file_bytes >> 10,
+            cells.tasks,
+            cells.cores
         );
         println!();
         table::cell(&title, 0, &entries, &runs).iter().for_each(|line| println!("{line}"));

@@ -141,6 +141,7 @@ fn entries(
         time: common.seconds,
         amount: 0,
         files: 0,
+        is_clustered: false,
         is_timed: false,
         variant: Variant::Plain,
     };

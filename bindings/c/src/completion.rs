@@ -2,7 +2,8 @@
 
 use std::ffi::CString;
 
-use diopter::{DetourReason, FinishedRequest, Outcome, RangeState, RequestOp};
+use diopter::engine::DetourReason;
+use diopter::{FinishedRequest, Outcome, RangeState, RequestOp};
 
 use crate::error::Failure;
 

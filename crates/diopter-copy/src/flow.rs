@@ -4,7 +4,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-use diopter::{DetourReason, Errno, File, IoBuf, RequestId, Route};
+use diopter::engine::DetourReason;
+use diopter::{Errno, File, IoBuf, RequestId, Route};
 
 use crate::content::ContentHash;
 use crate::segments::Segments;

@@ -59,6 +59,7 @@ mod lease;
 pub mod owned;
 
 pub mod buf;
+pub mod carve;
 pub mod lending;
 pub mod memory;
 pub mod object;
@@ -95,6 +96,7 @@ pub mod bare;
 
 pub use aio::{AioContext, AioWanted};
 pub use buf::IoBuf;
+pub use carve::{BufPart, Carver};
 pub use errno::Errno;
 pub use event::EventFd;
 pub use lending::{Lender, is_lent, lend};

@@ -28,15 +28,17 @@
 
 #[cfg(feature = "tokio")]
 pub use crate::file::register_buffers_for_futures;
-pub use crate::file::use_for_futures;
+pub use crate::file::{AsyncDriver, use_for_futures};
 pub use crate::handle::Scope;
 pub use diopter_core::backend::UringOptions;
 pub use diopter_core::bio::Draft;
 pub use diopter_core::completion::{CompletionCounters, CompletionPlace, CompletionReason};
+pub use diopter_core::engine::abandoned::AbandonedWrites;
 pub use diopter_core::engine::depth::{DepthReason, DepthReport};
 pub use diopter_core::engine::hybrid::HybridCounters;
 pub use diopter_core::engine::{BackendChoice, ScopedRequest};
 pub use diopter_core::extent::{Extent, ExtentState};
+pub use diopter_core::outcome::{DetourReason, DetourReasons};
 pub use diopter_core::plan::{Plan, PlanQuery, PlannedBio};
 pub use diopter_core::policy::{
     BoundaryPolicy, CompletionPolicy, DepthPolicy, MergePolicy, RoutePolicy, ShortPolicy,

@@ -24,6 +24,7 @@
 //! |---|---|
 //! | read and write at offsets, blocking | [`File`] |
 //! | read a file from front to back | [`SequentialReader`] |
+//! | read or write many ranges in one call | [`File::read_ranges`], [`RangeBatch`] |
 //! | pass a file to code that wants `Read`, `Write` and `Seek` | [`FileCursor`] |
 //! | keep many requests in flight from one thread | [`Engine`] |
 //! | read and write from async code, under any executor | [`File::read_at_async`] and its like |
@@ -61,21 +62,18 @@ pub mod layouts;
 
 pub use diopter_core::backend::BackendKind;
 pub use diopter_core::completion::Completion;
-pub use diopter_core::engine::abandoned::AbandonedWrites;
 pub use diopter_core::engine::{EngineOptions, use_for_this_thread};
 pub use diopter_core::error::{
     AdmitError, AdmitErrorKind, BackendError, IoError, IoErrorKind, SetupError,
 };
-pub use diopter_core::outcome::{
-    DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing,
-};
+pub use diopter_core::outcome::{Outcome, RangeOutcome, RangeState, Route, Timing};
 pub use diopter_core::policy::{Policies, Preset};
 pub use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 pub use diopter_core::units::{Bytes, FileOffset, FileRange};
 pub use diopter_os::{Errno, IoBuf, RwFlags};
 pub use error::{Error, Result};
 pub use file::{
-    AsyncDriver, File, FileCursor, InFlight, OpenOptions, ReaderOptions, RequestFuture,
+    File, FileCursor, InFlight, OpenOptions, RangeBatch, RangeBytes, ReaderOptions, RequestFuture,
     SequentialReader, SyncFuture, TransferFuture,
 };
 pub use handle::Engine;

@@ -16,10 +16,18 @@ use super::Side;
 use super::multi_thread::on_multi_thread;
 use crate::content::BLOCK;
 use crate::draw::Tally;
+use crate::gate::Gate;
 use crate::job::{Content, Figures, Job, Variant};
 
 pub const SIDES: &[Side] = &[
     super::side("ranges-futures", ours, "diopter's futures"),
+    super::side("ranges-batch", batch, "diopter's RangeBatch, one call"),
+    super::side(
+        "ranges-object-store",
+        object_store,
+        "LocalFileSystem::get_ranges, one call a file",
+    ),
+    super::side("ranges-blocking-kept", kept, "spawn_blocking and pread, every range in memory"),
     super::side("ranges-blocking", blocking, "spawn_blocking and pread, page cache"),
     super::side("ranges-blocking-direct", direct, "the same past it, aligned by hand"),
     super::side("ranges-tokio-fs", tokio_fs, "tokio::fs: seek and read_exact, page cache"),
@@ -36,10 +44,22 @@ struct Range {
     at: u64,
 }
 
+/// Ranges of a run.
+pub const RUN: u64 = 16;
+
+/// The most bytes between two ranges of a run.
+pub const GAP_MAX: u64 = 16 << 10;
+
 fn range(job: &Job, number: u64) -> Range {
-    let mut random = Prng::new(number);
+    let size = job.size as u64;
+    let mut random = Prng::new(if job.is_clustered { number / RUN } else { number });
     let file = usize::try_from(random.below(job.files as u64)).expect("few");
-    Range { file, at: random.below(job.file_bytes - job.size as u64) }
+    if !job.is_clustered {
+        return Range { file, at: random.below(job.file_bytes - size) };
+    }
+    let start = random.below(job.file_bytes - RUN * (size + GAP_MAX));
+    let before: u64 = (0..number % RUN).map(|_| size + random.below(GAP_MAX)).sum();
+    Range { file, at: start + before }
 }
 
 /// Checks the number of the first whole block in what was read.
@@ -198,4 +218,112 @@ fn tokio_fs(job: &Job) -> Result<Figures, String> {
     };
     let memory = || Ok(vec![0; job.size]);
     measure(job, open, memory, read)
+}
+
+/// Opens all files, then has `read` read all ranges in one call. Warm: once before as well.
+fn measure_calls<F, R>(
+    job: &Job,
+    open: impl Fn(&Job) -> Result<F, String> + Sync,
+    read: impl Fn(Arc<F>, Job) -> R + Sync,
+) -> Result<Figures, String>
+where
+    F: Send + Sync + 'static,
+    R: Future<Output = Result<(), String>> + Send + 'static,
+{
+    on_multi_thread(job, async |job, gate: &Gate| {
+        let files = Arc::new(open(job)?);
+        let call = async || super::flat(tokio::spawn(read(Arc::clone(&files), job.clone())).await);
+        if job.variant == Variant::Warm {
+            call().await?;
+        }
+        gate.measure();
+        call().await?;
+        let mut tally = Tally::new(job);
+        tally.ios = job.amount;
+        tally.times = None;
+        Ok(tally)
+    })
+}
+
+fn batch(job: &Job) -> Result<Figures, String> {
+    let open = |job: &Job| -> Result<Vec<diopter::File>, String> {
+        let open = |number| diopter::File::open(job.file.join(name(number)));
+        (0..job.files).map(open).collect::<Result<_, _>>().map_err(|error| error.to_string())
+    };
+    measure_calls(job, open, async |files: Arc<Vec<diopter::File>>, job: Job| {
+        let mut batch = diopter::RangeBatch::new();
+        for number in 0..job.amount {
+            let Range { file, at } = range(&job, number);
+            batch.add(&files[file], diopter::FileRange::new(at, at + job.size as u64));
+        }
+        for (number, read) in (0..).zip(batch.read_async().await) {
+            let read = read.map_err(|error| error.to_string())?;
+            if read.len() != job.size {
+                return Err(format!("range {number}: {} bytes", read.len()));
+            }
+            check(&job, &read, range(&job, number).at)?;
+        }
+        Ok(())
+    })
+}
+
+fn kept(job: &Job) -> Result<Figures, String> {
+    let open = |job: &Job| -> Result<Vec<Arc<fs::File>>, String> {
+        let open = |number| fs::File::open(job.file.join(name(number))).map(Arc::new);
+        (0..job.files).map(open).collect::<Result<_, _>>().map_err(|error| error.to_string())
+    };
+    measure_calls(job, open, async |files: Arc<Vec<Arc<fs::File>>>, job: Job| {
+        let next = Arc::new(AtomicU64::new(0));
+        let tasks = (0..job.depth).map(|_| {
+            let (job, files, next) = (job.clone(), Arc::clone(&files), Arc::clone(&next));
+            tokio::spawn(async move {
+                let mut all = Vec::new();
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= job.amount {
+                        return Ok(all);
+                    }
+                    let Range { file, at } = range(&job, number);
+                    let (file, mut memory) = (Arc::clone(&files[file]), vec![0; job.size]);
+                    let work = move || file.read_exact_at(&mut memory, at).map(|()| memory);
+                    let read = tokio::task::spawn_blocking(work).await.expect("no panic");
+                    let memory = read.map_err(|error| error.to_string())?;
+                    check(&job, &memory, at)?;
+                    all.push(memory);
+                }
+            })
+        });
+        let mut kept = Vec::new();
+        for task in tasks.collect::<Vec<_>>() {
+            kept.push(super::flat(task.await)?);
+        }
+        let count: usize = kept.iter().map(Vec::len).sum();
+        if count as u64 == job.amount { Ok(()) } else { Err(format!("{count} ranges")) }
+    })
+}
+
+fn object_store(job: &Job) -> Result<Figures, String> {
+    use object_store::ObjectStore as _;
+    use object_store::local::LocalFileSystem;
+    use object_store::path::Path;
+    let open = |job: &Job| LocalFileSystem::new_with_prefix(&job.file).map_err(|it| it.to_string());
+    measure_calls(job, open, async |store: Arc<LocalFileSystem>, job: Job| {
+        let mut of_files = vec![Vec::new(); job.files];
+        for number in 0..job.amount {
+            let Range { file, at } = range(&job, number);
+            of_files[file].push(at..at + job.size as u64);
+        }
+        let read = of_files.iter().enumerate().map(|(number, ranges)| {
+            let (store, path) = (Arc::clone(&store), Path::from(name(number)));
+            async move { store.get_ranges(&path, ranges).await }
+        });
+        let read: Vec<Vec<bytes::Bytes>> =
+            futures::future::try_join_all(read).await.map_err(|error| error.to_string())?;
+        for (ranges, read) in of_files.iter().zip(read) {
+            for (range, read) in ranges.iter().zip(read) {
+                check(&job, &read, range.start)?;
+            }
+        }
+        Ok(())
+    })
 }

@@ -1,6 +1,7 @@
 //! A round of the engine: bios that are built go to the backend, completions are noted, and
 //! completed requests are filed for the callers that take their results.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use diopter_os::{BioId, BioResult};
@@ -73,13 +74,19 @@ impl Core {
     /// Waits for one request and takes its result; `None` for one that is not in the table.
     pub fn wait_for_one(&mut self, id: RequestId) -> Option<FinishedRequest> {
         loop {
-            if let Some(finished) = self.take_finished_of(id) {
-                return Some(finished);
-            }
-            if !self.table.knows(id) {
-                return None;
+            if let Poll::Ready(finished) = self.poll_one(id) {
+                return finished;
             }
             self.tick_or_pause(Wait::Block(WAIT_SLICE));
+        }
+    }
+
+    /// The result of one request, if it has finished; `None` in its place if this engine does not
+    /// have the request.
+    pub fn poll_one(&mut self, id: RequestId) -> Poll<Option<FinishedRequest>> {
+        match self.take_finished_of(id) {
+            None if self.table.knows(id) => Poll::Pending,
+            finished => Poll::Ready(finished),
         }
     }
 

@@ -1,9 +1,12 @@
 //! A request on this thread's engine, on its way.
 
 use std::marker::PhantomData;
+use std::task::Poll;
 
+use diopter_core::backend::Wait;
 use diopter_core::engine::target::Target;
 use diopter_core::engine::{Core, if_thread_engine, with_thread_engine};
+use diopter_core::limits::WAIT_SLICE;
 use diopter_core::request::{FinishedRequest, RequestId};
 use diopter_core::sync::Arc;
 
@@ -49,6 +52,32 @@ impl InFlight {
     pub(super) fn finish(mut self) -> Option<FinishedRequest> {
         self.is_taken = true;
         with_thread_engine(|core| core.wait_for_one(self.id))
+    }
+
+    /// Waits until one of these has finished, and moves all that have to `done`; `None` for one
+    /// whose engine is gone.
+    pub(super) fn wait_for_some<T>(
+        waiting: &mut Vec<(T, InFlight)>,
+        done: &mut Vec<(T, Option<FinishedRequest>)>,
+    ) {
+        with_thread_engine(|core| {
+            loop {
+                let mut at = 0;
+                while let Some((_, in_flight)) = waiting.get_mut(at) {
+                    match core.poll_one(in_flight.id) {
+                        Poll::Pending => at += 1,
+                        Poll::Ready(finished) => {
+                            in_flight.is_taken = true;
+                            done.push((waiting.swap_remove(at).0, finished));
+                        }
+                    }
+                }
+                if !done.is_empty() || waiting.is_empty() {
+                    return;
+                }
+                core.tick_or_pause(Wait::Block(WAIT_SLICE));
+            }
+        });
     }
 
     /// Cancels the request, best effort; [`InFlight::wait`] returns its result.

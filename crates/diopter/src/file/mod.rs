@@ -9,6 +9,7 @@ mod image;
 mod in_flight;
 
 mod options;
+mod ranges;
 mod reader;
 #[cfg(feature = "layouts")]
 mod striped;
@@ -45,6 +46,7 @@ pub use cursor::FileCursor;
 pub use image::Image;
 pub use in_flight::InFlight;
 pub use options::OpenOptions;
+pub use ranges::{RangeBatch, RangeBytes};
 pub use reader::{ReaderOptions, SequentialReader};
 #[cfg(feature = "layouts")]
 pub use striped::StripedFile;

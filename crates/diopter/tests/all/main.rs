@@ -12,6 +12,7 @@ mod memory;
 mod model;
 mod plan;
 mod polling;
+mod ranges;
 mod reader;
 mod route;
 mod striped;

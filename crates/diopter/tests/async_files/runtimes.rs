@@ -6,7 +6,8 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use diopter::{AsyncDriver, Errno, File, RangeState, Request};
+use diopter::engine::AsyncDriver;
+use diopter::{Errno, File, RangeState, Request};
 use futures::future::join_all;
 
 use crate::bytes::{

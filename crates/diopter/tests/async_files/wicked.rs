@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::task::{Poll, Wake, Waker};
 use std::thread;
 
-use diopter::AsyncDriver;
+use diopter::engine::AsyncDriver;
 
 use crate::bytes::{Blocker, LONG, bell, drive, file_of, memory, memory_of, poll_once};
 use crate::env;

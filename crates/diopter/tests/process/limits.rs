@@ -282,6 +282,26 @@ fn a_write_across_the_limit_of_a_file_s_size_is_that_of_the_kernel() {
     });
 }
 
+#[test]
+fn pieces_behind_the_limit_of_a_file_s_size_fail_and_those_before_it_are_written() {
+    let name = "pieces_behind_the_limit_of_a_file_s_size_fail_and_those_before_it_are_written";
+    own_process(module_path!(), name, || {
+        let seen = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, seen).expect("a handler");
+        let dir = dir();
+        let file = file_of(&dir, 0);
+        set_limit(Limit::FileSize, 10_000).expect("setrlimit");
+        // One request; the third piece crosses the limit, and is before the second in the file.
+        let pieces = [(0, bytes(0, 9000)), (10_500, bytes(7, 500)), (9000, bytes(9, 1500))];
+        let results = file.write_ranges(&pieces);
+        let errnos: Vec<Option<Errno>> =
+            results.iter().map(|it| it.as_ref().err().map(Error::errno)).collect();
+        assert_eq!(errnos, [None, Some(Errno::EFBIG), Some(Errno::EFBIG)]);
+        let written = fs::read(dir.file()).expect("it is there");
+        assert!(written == [&pieces[0].1[..], &pieces[2].1[..1000]].concat());
+    });
+}
+
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// A memory cgroup, removed with its owner.

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use diopter::engine::DetourReason;
 use diopter::{
-    AdmitErrorKind, BackendKind, DetourReason, Error, File, IoBuf, OpenOptions, Request, RequestOp,
-    Route,
+    AdmitErrorKind, BackendKind, Error, File, IoBuf, OpenOptions, Request, RequestOp, Route,
 };
 use diopter_os::residency::residency;
 

@@ -1,0 +1,86 @@
+//! Many ranges in one call. Ranges that are near each other become one request (`plan.rs`), their
+//! memory is cut from large blocks (`memory.rs`), and `run.rs` keeps requests in flight.
+
+mod batch;
+mod bytes;
+mod memory;
+mod plan;
+mod reads;
+mod run;
+mod writes;
+
+use std::future::Future;
+
+use diopter_core::units::FileRange;
+
+pub use batch::RangeBatch;
+pub use bytes::RangeBytes;
+
+use crate::error::Result;
+use crate::file::File;
+use writes::Writes;
+
+impl File {
+    /// Reads many ranges in one call, in any order and of any length, and returns their bytes in
+    /// the order of `ranges`. As [`RangeBatch::read`] with the defaults, for one file.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("data");
+    /// # std::fs::write(&path, b"any bytes")?;
+    /// use diopter::FileRange;
+    /// let file = diopter::File::open(&path)?;
+    /// let read = file.read_ranges(&[FileRange::new(4, 9), FileRange::new(0, 3)]);
+    /// let words: Vec<_> = read.into_iter().collect::<Result<_, _>>()?;
+    /// assert_eq!((&words[0][..], &words[1][..]), (&b"bytes"[..], &b"any"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn read_ranges(&self, ranges: &[FileRange]) -> Vec<Result<RangeBytes>> {
+        self.batch(ranges).read()
+    }
+
+    /// [`File::read_ranges`] as a future, for any executor.
+    pub fn read_ranges_async(
+        &self,
+        ranges: &[FileRange],
+    ) -> impl Future<Output = Vec<Result<RangeBytes>>> + Send + use<> {
+        self.batch(ranges).read_async()
+    }
+
+    fn batch(&self, ranges: &[FileRange]) -> RangeBatch {
+        let mut batch = RangeBatch::new();
+        for range in ranges {
+            batch.add(self, *range);
+        }
+        batch
+    }
+
+    /// Writes many pieces in one call, each all of its bytes at its offset, and returns the results
+    /// in the order of `pieces`.
+    ///
+    /// Pieces that touch or overlap are written by one request: a block that several of them
+    /// change is read and written once. Where they overlap, the later one in `pieces` wins. Each
+    /// byte is copied once, into memory for the device. If a request for several pieces fails, they
+    /// are written one after the other, in the order of `pieces`: each result is that of one piece.
+    ///
+    /// On a file opened with `append` the offsets mean nothing; use [`File::write_at`] there.
+    #[must_use]
+    pub fn write_ranges<T: AsRef<[u8]>>(&self, pieces: &[(u64, T)]) -> Vec<Result<()>> {
+        let pieces = pieces.iter().map(|(offset, bytes)| (*offset, bytes.as_ref())).collect();
+        run::all(Writes::new(self.clone(), pieces), run::DEPTH)
+    }
+
+    /// [`File::write_ranges`] as a future, for any executor. It owns the pieces.
+    pub fn write_ranges_async<T>(
+        &self,
+        pieces: Vec<(u64, T)>,
+    ) -> impl Future<Output = Vec<Result<()>>> + Send + use<T>
+    where
+        T: AsRef<[u8]> + Send + Unpin + 'static,
+    {
+        run::future(Writes::new(self.clone(), pieces), run::DEPTH)
+    }
+}

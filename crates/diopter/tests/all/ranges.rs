@@ -1,0 +1,219 @@
+//! Many ranges in one call, against the bytes of the file: any ranges, of several files, past the
+//! end, next to each other and over each other; on plain and striped files, blocking and as
+//! futures.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use diopter::layouts::StripedFile;
+use diopter::{
+    AdmitErrorKind, BackendKind, EngineOptions, Error, File, FileRange, IoBuf, RangeBatch,
+    RangeBytes, Request, use_for_this_thread,
+};
+use diopter_core::limits::REQUESTS_MAX;
+use diopter_core::prng::Prng;
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
+use diopter_testkit::env::Capability;
+use diopter_testkit::{env, memory};
+use futures::executor::block_on;
+
+const FILE_BYTES: usize = 1_000_003;
+
+fn at(range: FileRange, content: &[u8]) -> &[u8] {
+    let index = |offset: u64| usize::try_from(offset).unwrap().min(content.len());
+    &content[index(range.start())..index(range.end())]
+}
+
+fn content(seed: u64) -> Vec<u8> {
+    memory::content(FILE_BYTES, Prng::new(seed))
+}
+
+/// Ranges of many kinds: short, long, empty, past the end, the same twice, in clusters.
+fn ranges(prng: &mut Prng, count: usize) -> Vec<FileRange> {
+    let mut ranges = Vec::new();
+    let mut near = 0;
+    for _ in 0..count {
+        let start = match prng.below(4) {
+            0 => near + prng.below(5000),
+            _ => prng.below(1_100_000),
+        };
+        let length = match prng.below(8) {
+            0 => 0,
+            1 => prng.below(400_000),
+            _ => prng.below(20_000),
+        };
+        near = start;
+        ranges.push(FileRange::new(start, start + length));
+        if prng.below(10) == 0 {
+            ranges.push(FileRange::new(start, start + length));
+        }
+    }
+    ranges
+}
+
+fn striped(dir: &Path) -> diopter::Result<File> {
+    let objects = [(); 3].map(|()| ObjectPlace::Dir(dir.to_owned())).into();
+    let layout = CreateOptions { objects, stripe_size: 64 << 10, ..CreateOptions::default() };
+    Ok(StripedFile::create(dir.join("striped"), &layout)?.into_file())
+}
+
+/// A plain file and, where that is possible, a striped one, with content.
+fn files(dir: &Path) -> Vec<(File, Vec<u8>)> {
+    let plain = File::create(dir.join("plain")).unwrap();
+    let mut files = vec![plain];
+    match striped(dir) {
+        Ok(file) => files.push(file),
+        Err(error) => env::skip(Capability::Xattr, error),
+    }
+    let filled = files.into_iter().zip(1..).map(|(file, seed)| {
+        let content = content(seed);
+        file.write_all_at(&content, 0).unwrap();
+        (file, content)
+    });
+    filled.collect()
+}
+
+fn with_each_backend(test: impl Fn()) {
+    for backend in [BackendKind::Threads, BackendKind::Auto] {
+        use_for_this_thread(EngineOptions { backend, checked: true, ..EngineOptions::DEFAULT });
+        test();
+    }
+    use_for_this_thread(EngineOptions::DEFAULT);
+}
+
+#[track_caller]
+fn check(read: &[diopter::Result<RangeBytes>], expected: &[&[u8]]) {
+    assert_eq!(read.len(), expected.len());
+    for ((index, read), expected) in (0..).zip(read).zip(expected) {
+        let read = read.as_ref().unwrap_or_else(|error| panic!("range {index}: {error}"));
+        assert!(read[..] == **expected, "range {index}: {} of {}", read.len(), expected.len());
+    }
+}
+
+#[test]
+fn ranges_of_several_files_are_the_bytes_there_in_the_order_of_the_call() {
+    with_each_backend(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let files = files(dir.path());
+        let mut prng = Prng::new(7);
+        for (gap, depth) in [(0, 1), (4096, 3), (1 << 20, 128), (u64::MAX, usize::MAX)] {
+            let wanted: Vec<(usize, FileRange)> = ranges(&mut prng, 200)
+                .into_iter()
+                .map(|range| (usize::try_from(prng.below(100)).unwrap() % files.len(), range))
+                .collect();
+            let batch = || {
+                let mut batch = RangeBatch::new().gap(gap).in_flight(depth);
+                wanted.iter().for_each(|(file, range)| batch.add(&files[*file].0, *range));
+                batch
+            };
+            let expected: Vec<&[u8]> =
+                wanted.iter().map(|(file, range)| at(*range, &files[*file].1)).collect();
+            check(&batch().read(), &expected);
+            check(&block_on(batch().read_async()), &expected);
+            let mut seen = BTreeSet::new();
+            batch().read_each(|index, read| {
+                assert!(seen.insert(index) && read.unwrap()[..] == *expected[index]);
+            });
+            assert_eq!(seen.len(), expected.len());
+        }
+    });
+}
+
+#[test]
+fn results_share_memory_that_lives_as_long_as_the_last_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, content) = files(dir.path()).remove(0);
+    let ranges = [FileRange::new(10, 20), FileRange::new(30, 5000), FileRange::new(7, 7)];
+    let mut read = file.read_ranges(&ranges);
+    drop(file);
+    let kept = read.remove(1).unwrap();
+    // Both are of one request.
+    assert_eq!(kept.as_ptr().addr() - read[0].as_ref().unwrap().as_ptr().addr(), 20);
+    drop(read);
+    let clone = kept.clone();
+    drop(kept);
+    let bytes = bytes::Bytes::from(clone);
+    assert_eq!(bytes, content[30..5000]);
+    assert!(RangeBatch::new().read().is_empty() && RangeBatch::default().is_empty());
+}
+
+#[test]
+fn pieces_are_written_as_by_one_write_after_another() {
+    with_each_backend(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut prng = Prng::new(11);
+        for (file, mut expected) in files(dir.path()) {
+            for round in 0..20 {
+                let pieces: Vec<(u64, Vec<u8>)> = ranges(&mut prng, 40)
+                    .into_iter()
+                    .map(|range| {
+                        let length = usize::try_from(range.length()).unwrap();
+                        let seed = prng.below(u64::MAX);
+                        (range.start(), memory::content(length, Prng::new(seed)))
+                    })
+                    .collect();
+                for (offset, bytes) in pieces.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+                    let start = usize::try_from(*offset).unwrap();
+                    expected.resize(expected.len().max(start + bytes.len()), 0);
+                    expected[start..start + bytes.len()].copy_from_slice(bytes);
+                }
+                let count = pieces.len();
+                let results = match round % 2 {
+                    0 => file.write_ranges(&pieces),
+                    _ => block_on(file.write_ranges_async(pieces)),
+                };
+                assert_eq!(results.len(), count);
+                results.into_iter().for_each(|result| result.unwrap());
+                assert_eq!(file.size().unwrap(), u64::try_from(expected.len()).unwrap());
+                let mut read = vec![0; expected.len()];
+                file.read_exact_at(&mut read, 0).unwrap();
+                assert!(read == expected, "round {round}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_refused_is_an_error_of_each_range_and_of_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    std::fs::write(&path, [7; 5000]).unwrap();
+    let file = File::open(&path).unwrap();
+    let kind = |result: &diopter::Result<()>| match result {
+        Err(Error::Admit(error)) => error.kind,
+        other => panic!("{other:?}"),
+    };
+    let results = file.write_ranges(&[(0, &b"ab"[..]), (1, b"cd"), (9000, b"e"), (3, b"")]);
+    let kinds: Vec<_> = results[..3].iter().map(kind).collect();
+    assert_eq!(kinds, [AdmitErrorKind::NotOpenedForThis; 3]);
+    assert!(results[3].is_ok(), "nothing to write");
+    assert_eq!(std::fs::read(&path).unwrap(), [7; 5000]);
+}
+
+#[test]
+fn past_the_end_of_the_file_there_are_no_bytes_and_no_memory_is_taken_for_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, content) = files(dir.path()).remove(0);
+    let most = u64::try_from(i64::MAX).unwrap();
+    let bounds = [(most - 9, most), (most, most + 9), (u64::MAX - 9, u64::MAX), (0, u64::MAX)];
+    let ranges = bounds.map(|(start, end)| FileRange::new(start, end));
+    check(&file.read_ranges(&ranges), &[b"", b"", b"", &content]);
+}
+
+#[test]
+fn a_batch_works_beside_requests_whose_results_were_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, content) = files(dir.path()).remove(0);
+    let start = || file.request(Request::read(0, IoBuf::new(4096).unwrap())).unwrap();
+    let mut others: Vec<_> = (1..REQUESTS_MAX).map(|_| start()).collect();
+    let ranges: Vec<FileRange> =
+        (0..20).map(|n| FileRange::new(n * 50_000, n * 50_000 + 100)).collect();
+    let expected: Vec<&[u8]> = ranges.iter().map(|range| at(*range, &content)).collect();
+    // One place is left.
+    check(&file.read_ranges(&ranges), &expected);
+    others.push(start());
+    let full = file.read_ranges(&ranges[..1]).remove(0);
+    assert!(matches!(&full, Err(Error::Admit(error)) if error.kind == AdmitErrorKind::Full));
+    assert!(others.into_iter().all(|other| other.wait().result.is_ok()));
+    check(&file.read_ranges(&ranges), &expected);
+}
