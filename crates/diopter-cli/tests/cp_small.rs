@@ -58,7 +58,7 @@ fn under_strace(strace: &[&str], copy: &[&str], paths: [&Path; 2]) -> Option<Com
     }
     // A copy that does not end is a failure, and not a test that does not end.
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", "100", "strace", "-D", "-f", "-qq", "-y"]).args(strace);
+    command.args(["-s", "KILL", "100", "strace", "-D", "-f", "-qq", "-y"]).args(strace);
     command.args([env!("CARGO_BIN_EXE_dio"), "cp"]).args(copy).args(paths);
     Some(command)
 }

@@ -1,6 +1,6 @@
 //! Reads of a small source through the page cache that differ from direct I/O in nothing but speed:
-//! they leave no page in the cache, and drop none that other programs use; a store through a
-//! mapping during the copy changes the times of the file.
+//! no page stays in the cache that was not there before, none that other programs use is dropped,
+//! and a store through a mapping during the copy changes the times of the file.
 
 use std::os::fd::BorrowedFd;
 
@@ -31,8 +31,8 @@ fn write_back(file: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-/// As [`read_all`] for kernels and file systems without [`PASSING`]. Of a file that is only partly
-/// in the cache, the pages after the first that is missing are dropped too.
+/// As [`read_all`] for kernels and file systems without [`PASSING`]. Of a file that is partly in
+/// the cache, the pages after the first that is missing are dropped too.
 fn read_and_drop(file: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), Errno> {
     // Without waiting, only what is in the cache can be read.
     let (done, is_uncached) = match read(file, (bytes, 0), ReadWriteFlags::NOWAIT) {
