@@ -24,6 +24,7 @@
 //! |---|---|
 //! | read and write at offsets, blocking | [`File`] |
 //! | read a file from front to back | [`SequentialReader`] |
+//! | write a file from front to back | [`SequentialWriter`] |
 //! | pass a file to code that wants `Read`, `Write` and `Seek` | [`FileCursor`] |
 //! | keep many requests in flight from one thread | [`Engine`] |
 //! | read and write from async code, under any executor | [`File::read_at_async`] and its like |
@@ -76,7 +77,7 @@ pub use diopter_os::{Errno, IoBuf, RwFlags};
 pub use error::{Error, Result};
 pub use file::{
     AsyncDriver, File, FileCursor, InFlight, OpenOptions, ReaderOptions, RequestFuture,
-    SequentialReader, SyncFuture, TransferFuture,
+    SequentialReader, SequentialWriter, SyncFuture, TransferFuture,
 };
 pub use handle::Engine;
 

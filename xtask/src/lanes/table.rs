@@ -108,6 +108,7 @@ const ENGINE: &[&str] = &[
     "depth::",
     "route::",
     "reader::",
+    "writer::",
 ];
 
 /// Benchmarks must run, not be fast: as the tests are built, which is done already.
@@ -215,6 +216,7 @@ pub const LANES: &[Lane] = &[
             check(&["run", "-p", "diopter", "--example", "read_write"]),
             check(&["run", "-p", "diopter", "--example", "many_in_flight"]),
             check(&["run", "-p", "diopter", "--example", "futures"]),
+            check(&["run", "-p", "diopter", "--example", "stream"]),
             check(&["run", "-p", "diopter-copy", "--example", "copy_file"]),
             check(&["run", "-p", "diopter-text", "--example", "escape"]),
             Step {

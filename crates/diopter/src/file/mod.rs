@@ -13,6 +13,7 @@ mod reader;
 #[cfg(feature = "layouts")]
 mod striped;
 mod traits;
+mod writer;
 
 use std::fs::Metadata;
 use std::io::{IoSlice, IoSliceMut};
@@ -48,6 +49,7 @@ pub use options::OpenOptions;
 pub use reader::{ReaderOptions, SequentialReader};
 #[cfg(feature = "layouts")]
 pub use striped::StripedFile;
+pub use writer::{SequentialWriter, WriterOptions};
 
 #[cfg(feature = "layouts")]
 use striped::SharedLayout;

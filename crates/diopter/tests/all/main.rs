@@ -15,3 +15,4 @@ mod polling;
 mod reader;
 mod route;
 mod striped;
+mod writer;
