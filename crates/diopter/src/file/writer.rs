@@ -4,6 +4,8 @@
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+#[cfg(feature = "tokio")]
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use diopter_core::clock::{self, Nanos};
@@ -132,8 +134,8 @@ impl WriterOptions {
 /// the outcome count from the offset of the writer.
 ///
 /// The writes are served as futures are: by a thread of diopter, with the options of
-/// [`use_for_futures`](crate::engine::use_for_futures). So a writer can move between threads.
-/// `docs/streams.md` has the details.
+/// [`use_for_futures`](crate::engine::use_for_futures). So a writer can move between threads, and
+/// with the feature `tokio` it is `AsyncWrite`. `docs/streams.md` has the details.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -315,6 +317,31 @@ impl Write for SequentialWriter {
     /// Writes what was taken and waits for it. [`SequentialWriter::sync`] makes it durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(self.flush_all()?)
+    }
+}
+
+/// A write is ready when its bytes are taken. Allocating space, and giving the file its length in
+/// `poll_shutdown`, are system calls in the polling thread.
+#[cfg(feature = "tokio")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+impl tokio::io::AsyncWrite for SequentialWriter {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_take(cx, bytes).map_err(io::Error::from)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flushed = this.stream.poll_flush(cx);
+        flushed.map_err(|error| this.named(error.into()).into())
+    }
+
+    /// Does what [`SequentialWriter::finish`] does, which then returns at once.
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_close(cx).map_err(io::Error::from)
     }
 }
 
