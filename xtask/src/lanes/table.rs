@@ -130,6 +130,9 @@ const SMOKE: &[&str] = &[
     "--smoke",
 ];
 
+const SMOKE_WRITERS: &[&str] =
+    &["bench", "--profile", "dev", "-p", "diopter-copy", "--bench", "writers", "--", "--smoke"];
+
 const SMOKE_NUMBERS: &[&str] = &[
     "bench",
     "--profile",
@@ -453,7 +456,7 @@ pub const LANES: &[Lane] = &[
         needs: &[Capability::Qemu, Capability::Loop, Capability::Ext4, Capability::Xfs],
         ..plain("power-cut", 90, &[test(POWER_CUT)])
     },
-    plain("bench", 130, &[check(SMOKE), check(SMOKE_NUMBERS)]),
+    plain("bench", 130, &[check(SMOKE), check(SMOKE_WRITERS), check(SMOKE_NUMBERS)]),
     Lane {
         uses: &[Capability::Fio],
         is_extra: true,
