@@ -36,3 +36,5 @@ pub mod backend;
 pub mod engine;
 
 pub mod plan;
+
+pub mod write_behind;

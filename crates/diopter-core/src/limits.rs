@@ -53,6 +53,12 @@ pub const READER_REQUESTS_MAX: u32 = 32;
 /// Memory of one sequential reader: a full stripe of a wide file, on a machine of modest size.
 pub const READER_BYTES_MAX: u64 = 64 << 20;
 
+/// Writes that one sequential writer has in flight.
+pub const WRITER_REQUESTS_MAX: u32 = 32;
+
+/// Memory of one sequential writer: as that of a reader.
+pub const WRITER_BYTES_MAX: u64 = 64 << 20;
+
 /// Objects of one striped file: Lustre's limit.
 pub const OBJECTS_MAX: u16 = 2000;
 
@@ -168,6 +174,11 @@ const _: () = assert!(READER_REQUESTS_MAX < REQUESTS_MAX, "a reader leaves room 
 const _: () = assert!(
     READER_BYTES_MAX / (READER_REQUESTS_MAX as u64 + 1) >= ALIGNMENT_MAX,
     "each buffer of a reader holds a block of any alignment"
+);
+const _: () = assert!(WRITER_REQUESTS_MAX < REQUESTS_MAX, "a writer leaves room in its engine");
+const _: () = assert!(
+    WRITER_BYTES_MAX / (WRITER_REQUESTS_MAX as u64 + 1) >= ALIGNMENT_MAX,
+    "each buffer of a writer holds a block of any alignment"
 );
 const _: () = assert!(
     YIELD_MAX.as_nanos() * 10 <= INODE_LOCK_WAIT_MAX.as_nanos(),

@@ -152,7 +152,22 @@ pub(crate) fn wait_timeout<'a, T>(
     (condition.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner), false)
 }
 
-/// Sleeps, in a wait outside the models: for another process, which sends no signal.
+/// Ends the [`pause`] of the thread that made it.
+struct Unpark(std::thread::Thread);
+
+impl std::task::Wake for Unpark {
+    fn wake(self: Arc<Unpark>) {
+        self.0.unpark();
+    }
+}
+
+/// Returns a waker that ends a [`pause`] of this thread.
+pub fn waker_of_this_thread() -> std::task::Waker {
+    Arc::new(Unpark(std::thread::current())).into()
+}
+
+/// Sleeps, in a wait outside the models: for another process, which sends no signal, or for a waker
+/// of this thread.
 pub fn pause(time: std::time::Duration) {
     std::thread::park_timeout(time);
 }

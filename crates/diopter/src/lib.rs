@@ -24,6 +24,7 @@
 //! |---|---|
 //! | read and write at offsets, blocking | [`File`] |
 //! | read a file from front to back | [`SequentialReader`] |
+//! | write a file from front to back | [`SequentialWriter`] |
 //! | read or write many ranges in one call | [`File::read_ranges`], [`RangeBatch`] |
 //! | pass a file to code that wants `Read`, `Write` and `Seek` | [`FileCursor`] |
 //! | keep many requests in flight from one thread | [`Engine`] |
@@ -74,7 +75,7 @@ pub use diopter_os::{Errno, IoBuf, RwFlags};
 pub use error::{Error, Result};
 pub use file::{
     File, FileCursor, InFlight, OpenOptions, RangeBatch, RangeBytes, ReaderOptions, RequestFuture,
-    SequentialReader, SyncFuture, TransferFuture,
+    SequentialReader, SequentialWriter, SyncFuture, TransferFuture,
 };
 pub use handle::Engine;
 

@@ -108,6 +108,7 @@ const ENGINE: &[&str] = &[
     "depth::",
     "route::",
     "reader::",
+    "writer::",
 ];
 
 /// Benchmarks must run, not be fast: as the tests are built, which is done already.
@@ -128,6 +129,9 @@ const SMOKE: &[&str] = &[
     "--",
     "--smoke",
 ];
+
+const SMOKE_WRITERS: &[&str] =
+    &["bench", "--profile", "dev", "-p", "diopter-copy", "--bench", "writers", "--", "--smoke"];
 
 const SMOKE_NUMBERS: &[&str] = &[
     "bench",
@@ -215,6 +219,7 @@ pub const LANES: &[Lane] = &[
             check(&["run", "-p", "diopter", "--example", "read_write"]),
             check(&["run", "-p", "diopter", "--example", "many_in_flight"]),
             check(&["run", "-p", "diopter", "--example", "futures"]),
+            check(&["run", "-p", "diopter", "--example", "stream"]),
             check(&["run", "-p", "diopter-copy", "--example", "copy_file"]),
             check(&["run", "-p", "diopter-text", "--example", "escape"]),
             Step {
@@ -451,7 +456,7 @@ pub const LANES: &[Lane] = &[
         needs: &[Capability::Qemu, Capability::Loop, Capability::Ext4, Capability::Xfs],
         ..plain("power-cut", 90, &[test(POWER_CUT)])
     },
-    plain("bench", 130, &[check(SMOKE), check(SMOKE_NUMBERS)]),
+    plain("bench", 130, &[check(SMOKE), check(SMOKE_WRITERS), check(SMOKE_NUMBERS)]),
     Lane {
         uses: &[Capability::Fio],
         is_extra: true,

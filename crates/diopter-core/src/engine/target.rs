@@ -450,7 +450,7 @@ impl Target {
 
     /// Keeps the first flush error: data may be lost, and a later flush that finds nothing to do
     /// must not say otherwise.
-    pub(crate) fn latch_flush_error(&self, errno: Errno) {
+    pub fn latch_flush_error(&self, errno: Errno) {
         let latched =
             self.flush_error.compare_exchange(0, errno.raw(), Ordering::AcqRel, Ordering::Acquire);
         debug_assert!(latched.is_ok() || self.flush_error().is_some());

@@ -14,6 +14,7 @@ mod reader;
 #[cfg(feature = "layouts")]
 mod striped;
 mod traits;
+mod writer;
 
 use std::fs::Metadata;
 use std::io::{IoSlice, IoSliceMut};
@@ -50,6 +51,7 @@ pub use ranges::{RangeBatch, RangeBytes};
 pub use reader::{ReaderOptions, SequentialReader};
 #[cfg(feature = "layouts")]
 pub use striped::StripedFile;
+pub use writer::{SequentialWriter, WriterOptions};
 
 #[cfg(feature = "layouts")]
 use striped::SharedLayout;

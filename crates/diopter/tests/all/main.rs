@@ -16,3 +16,4 @@ mod ranges;
 mod reader;
 mod route;
 mod striped;
+mod writer;

@@ -3,6 +3,7 @@
 //! `DIOPTER_SOAK=1` runs 10 000 seeds, without it a share.
 
 mod file_model;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

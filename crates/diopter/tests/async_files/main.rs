@@ -9,6 +9,8 @@ mod kinds;
 mod process;
 #[cfg(feature = "tokio")]
 mod runtimes;
+#[cfg(feature = "tokio")]
+mod streams;
 mod wicked;
 
 use diopter_testkit::env;

@@ -19,6 +19,7 @@ mod oracle;
 mod row;
 mod sealed;
 mod space;
+mod streams;
 mod striped;
 mod striped_space;
 mod subject;
@@ -140,6 +141,7 @@ fn every_promise_names_checks_and_every_check_is_a_promise() {
         ("busy::", include_str!("kernel/busy.rs")),
         ("faults::", include_str!("kernel/faults.rs")),
         ("durability::", include_str!("kernel/durability.rs")),
+        ("streams::", include_str!("kernel/streams.rs")),
         ("striped::", include_str!("kernel/striped.rs")),
         ("striped_space::", include_str!("kernel/striped_space.rs")),
     ];

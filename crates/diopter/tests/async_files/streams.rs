@@ -1,0 +1,111 @@
+//! The writer that writes behind its caller as tokio's `AsyncWrite`.
+
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::task::Waker;
+
+use diopter::engine::WriterOptions;
+use diopter::{File, SequentialWriter};
+use diopter_core::prng::Prng;
+use tokio::io::{AsyncWriteExt, copy};
+
+use crate::bytes::{Blocker, EXECUTORS, content, current_thread, file_of, poll_once};
+use crate::env;
+
+/// Small enough that every bound is met soon.
+fn tight() -> WriterOptions {
+    WriterOptions::new().buffer_bytes(32 << 10).in_flight(3)
+}
+
+fn finish(writer: SequentialWriter) -> File {
+    let (file, outcome) = writer.finish();
+    assert!(outcome.is_all_done(), "{outcome:?}");
+    file.expect("an exact length")
+}
+
+#[test]
+fn a_stream_is_the_same_under_every_executor() {
+    for (name, run) in EXECUTORS {
+        let (file, bytes) = file_of(600_000, env::seed());
+        file.set_len(1000).unwrap();
+        run(Box::pin(async move {
+            let mut prng = Prng::new(env::seed());
+            let mut writer = file.writer_with(1000, tight().size_hint(1 << 20));
+            let mut rest = &bytes[1000..];
+            while !rest.is_empty() {
+                let length = 1 + usize::try_from(prng.below(50_000)).unwrap();
+                let (piece, after) = rest.split_at(length.min(rest.len()));
+                writer.write_all(piece).await.unwrap();
+                rest = after;
+                if prng.one_in(5) {
+                    writer.flush().await.unwrap();
+                    assert_eq!(writer.bytes_behind(), 0);
+                }
+            }
+            writer.shutdown().await.unwrap();
+            assert_eq!(file.size().unwrap(), 600_000, "{name}");
+            let file = finish(writer);
+            assert!(content(&file, 0, bytes.len()) == bytes, "{name}");
+        }));
+    }
+}
+
+#[test]
+fn what_is_copied_by_tokio_is_whole() {
+    let (file, bytes) = file_of(3 << 20, env::seed());
+    let source = bytes.clone();
+    current_thread().block_on(async {
+        let mut writer = file.writer(5);
+        let copied = copy(&mut &source[..], &mut writer).await.unwrap();
+        assert_eq!(copied, 3 << 20);
+        writer.shutdown().await.unwrap();
+        finish(writer);
+    });
+    assert!(content(&file, 5, bytes.len()) == bytes);
+}
+
+#[test]
+fn a_writer_that_waits_is_pending_and_is_woken() {
+    let (file, bytes) = file_of(100_000, env::seed());
+    let blocker = Blocker::of(&file);
+    current_thread().block_on(async {
+        let mut writer = file.writer_with(1, tight());
+        writer.write_all(&[7; 90_000]).await.unwrap();
+        let mut flush = pin!(writer.flush());
+        // The head block is locked by a write that is not reaped.
+        assert!(poll_once(&mut flush, Waker::noop()).is_pending());
+        blocker.release();
+        flush.await.unwrap();
+        finish(writer);
+    });
+    let mut expected = bytes;
+    expected[1..90_001].fill(7);
+    assert!(content(&file, 0, expected.len()) == expected);
+}
+
+#[test]
+fn an_error_comes_once_and_then_the_stream_is_refused() {
+    let path = tempfile::NamedTempFile::new().unwrap();
+    let file = File::open(path.path()).unwrap();
+    current_thread().block_on(async {
+        let mut writer = file.writer(0);
+        writer.write_all(b"any bytes").await.unwrap();
+        let error = writer.flush().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        let error = writer.write(b"more").await.unwrap_err();
+        assert!(error.to_string().contains("ECANCELED"), "{error}");
+        assert!(writer.shutdown().await.is_err());
+    });
+}
+
+#[test]
+fn a_writer_that_is_dropped_inside_of_a_runtime_has_written_what_it_took() {
+    let (file, bytes) = file_of(300_000, env::seed());
+    file.set_len(0).unwrap();
+    current_thread().block_on(async {
+        let mut writer = file.writer_with(0, tight().size_hint(1 << 20));
+        writer.write_all(&bytes).await.unwrap();
+    });
+    assert_eq!(file.size().unwrap(), 300_000);
+    assert!(content(&file, 0, bytes.len()) == bytes);
+}
