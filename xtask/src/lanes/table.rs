@@ -109,6 +109,7 @@ const ENGINE: &[&str] = &[
     "route::",
     "reader::",
     "writer::",
+    "ranges::",
 ];
 
 /// Benchmarks must run, not be fast: as the tests are built, which is done already.
