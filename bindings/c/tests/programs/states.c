@@ -100,8 +100,11 @@ static void *hold(void *argument)
 
 static void on_alarm(int number)
 {
+    /* The last signal may come after the call that it was to interrupt. */
+    int result = dpt_queue_in_flight(queue);
     (void)number;
-    in_handler = dpt_queue_in_flight(queue);
+    if (in_handler != -EBUSY)
+        in_handler = result;
 }
 
 /* A write that waits for another thread's: signals do not end it, a timeout and a cancel do. */
