@@ -315,7 +315,8 @@ impl Engine {
     /// more, and for the first requests; from then on the engine registers no others.
     ///
     /// # Errors
-    /// The errno of the refusal (`ENOMEM` past `RLIMIT_MEMLOCK`); nothing changes then.
+    /// The errno of the refusal: `ENOMEM` past `RLIMIT_MEMLOCK`, `EBUSY` for a second call. Nothing
+    /// changes then.
     pub fn register_buffers(&self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
         self.core.register_buffers(buffers)
     }

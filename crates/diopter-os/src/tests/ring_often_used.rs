@@ -109,6 +109,25 @@ fn a_caller_that_registers_buffers_takes_the_table_over() {
 }
 
 #[test]
+fn a_queued_request_keeps_its_registered_buffer_when_a_caller_takes_the_table_over() {
+    let (slab, file) = (slab(), file_of(&[b'f'; 4096]));
+    let Some(mut ring) = registering(&slab, &file) else { return };
+    let often = use_often(&slab, &mut ring, &file, buf(4096));
+    assert!(is_registered(&ring, &often));
+    let memory = slab.adopt(often).expect("a free place");
+    let id = slab.build(spec(Op::Read, &file, 0, span(memory, 0, 4096))).expect("a free place");
+    assert_eq!(ring.queue(&[id]), 1);
+    ring.register_buffers(&mut [&mut buf(4096)]).expect("locked memory");
+    let mut done = Vec::new();
+    while done.is_empty() {
+        ring.turn(1, None, &mut done).expect("the ring works");
+    }
+    slab.retire(id);
+    assert_eq!(done, [(id, Ok(4096))]);
+    assert_eq!(released(&slab, memory)[..4096], [b'f'; 4096]);
+}
+
+#[test]
 fn a_quarter_of_the_memory_that_may_be_locked_is_the_limit() {
     let name = "a_quarter_of_the_memory_that_may_be_locked_is_the_limit";
     testing::check_in_own_process(module_path!(), name, || {

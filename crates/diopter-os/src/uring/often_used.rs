@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use io_uring::IoUring;
 
 use crate::buf::Mapping;
+use crate::errno::Errno;
 use crate::lease::Leases;
 use crate::memory::MemoryId;
 use crate::owned::Registration;
@@ -149,12 +150,20 @@ impl Ring {
     }
 
     /// Ends what the ring does by itself, for its caller registers buffers: the kernel has one
-    /// table for both.
-    pub(super) fn leave_registering_to_the_caller(&mut self) {
-        self.registers_itself = false;
-        if self.often_used.take().is_some() {
+    /// table for both. Requests that use a registered buffer are submitted before.
+    ///
+    /// # Errors
+    /// Fails with `EBUSY` if the kernel does not take them; nothing changes then.
+    pub(super) fn leave_registering_to_the_caller(&mut self) -> Result<(), Errno> {
+        if self.often_used.is_some() {
+            if !self.submit_all() {
+                return Err(Errno::EBUSY);
+            }
+            self.often_used = None;
             self.serial = next_serial();
             self.ring.submitter().unregister_buffers().unwrap_or(());
         }
+        self.registers_itself = false;
+        Ok(())
     }
 }

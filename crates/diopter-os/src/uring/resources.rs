@@ -1,24 +1,30 @@
 //! Files and buffers that are registered with a ring.
 
+use std::time::{Duration, Instant};
+
 use crate::buf::IoBuf;
 use crate::errno::Errno;
 use crate::object::{ObjectHandle, OpenObject};
 use crate::owned::Registration;
 use crate::uring::{Ring, errno_of};
 
+/// How long the kernel's thread may take to empty the submission queue before that counts as not
+/// taken.
+const THREAD_TAKES: Duration = Duration::from_millis(100);
+
 impl Ring {
     /// Registers buffers with the kernel, which pins them once instead of for each bio. Once per
     /// ring.
     ///
     /// # Errors
-    /// Fails with `ENOMEM` past RLIMIT_MEMLOCK, and `EBUSY` if buffers are registered already;
-    /// nothing changes then.
+    /// Fails with `ENOMEM` past RLIMIT_MEMLOCK, and with `EBUSY` if buffers are registered already
+    /// or the kernel does not take what is queued; nothing changes then.
     pub fn register_buffers(&mut self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
         if !self.features.granted.registered_buffers {
             return Err(Errno::EOPNOTSUPP);
         }
         let count = u16::try_from(buffers.len()).map_err(|_| Errno::EINVAL)?;
-        self.leave_registering_to_the_caller();
+        self.leave_registering_to_the_caller()?;
         let iovecs: Vec<libc::iovec> = buffers
             .iter()
             .map(|buf| libc::iovec { iov_base: buf.as_raw().cast(), iov_len: buf.mapped() })
@@ -84,12 +90,9 @@ impl Ring {
         if !self.files.iter().zip(&self.files_owned).any(is_left) {
             return;
         }
-        if self.sq_len() > 0 {
-            // Entries that are not taken now leave the slots to a later call.
-            self.enter(0, None).unwrap_or(());
-            if self.sq_len() > 0 {
-                return;
-            }
+        if !self.submit_all() {
+            // A later call clears the slots.
+            return;
         }
         for slot in 0..self.files.len() {
             let is_left = is_left((&self.files[slot], &self.files_owned[slot]));
@@ -97,6 +100,20 @@ impl Ring {
                 self.files_owned[slot] = None;
             }
         }
+    }
+
+    /// Submits what is queued, so that no entry of the submission queue names a file or a buffer by
+    /// its index any more. Returns false if the kernel leaves entries there.
+    pub(super) fn submit_all(&mut self) -> bool {
+        let started = Instant::now();
+        while self.sq_len() > 0 {
+            self.enter(0, None).unwrap_or(());
+            if !self.is_taken_from_by_a_thread() || started.elapsed() > THREAD_TAKES {
+                return self.sq_len() == 0;
+            }
+            std::thread::yield_now();
+        }
+        true
     }
 
     fn update_file(&self, slot: usize, fd: i32) -> Result<(), Errno> {
