@@ -36,8 +36,8 @@ test-all:
 
 # Takes its mounts, devices and processes away again however it ends.
 suites:
-	@cargo xtask suites $(if $(ONLY),--only $(ONLY)) $(if $(MODE),--mode $(MODE)) \
-		$(if $(QUICK),--quick)
+	@cargo xtask suites $(if $(ONLY),--only $(ONLY)) $(if $(ON),--on $(ON)) \
+		$(if $(MODE),--mode $(MODE)) $(if $(QUICK),--quick)
 
 # Without SEED, a fresh one, printed first.
 soak:

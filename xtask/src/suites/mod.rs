@@ -49,13 +49,15 @@ struct Options {
     only: Vec<String>,
     /// The modes to compare with a plain run; none for all of a suite's.
     modes: Vec<Mode>,
+    /// The file systems, by name; none for all of a suite's.
+    file_systems: Vec<String>,
     is_quick: bool,
 }
 
 /// A suite that does not run, and why.
 type Skip = (String, String);
 
-/// `cargo xtask suites [--only NAME]... [--mode run|all|direct]... [--quick]`.
+/// `cargo xtask suites [--only NAME]... [--on FILE_SYSTEM]... [--mode run|all|direct]... [--quick]`.
 pub fn run(arguments: &[String]) -> Outcome {
     parse(arguments)?;
     if !repo::is_root() {
@@ -91,7 +93,7 @@ pub fn run_inner(arguments: &[String]) -> Outcome {
             }
         };
         let file_systems = if options.is_quick { suite.quick } else { suite.file_systems };
-        for file_system in file_systems {
+        for file_system in file_systems.iter().filter(|it| options.wants_on(it)) {
             if let Err(why) = capability::file_system(file_system.capability.name()) {
                 skips.push((format!("{} on {}", suite.name, file_system.name), why));
                 continue;
@@ -124,16 +126,21 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
         match argument.as_str() {
             "--quick" => options.is_quick = true,
             "--only" => options.only.push(rest.next().ok_or("--only needs a name")?.clone()),
+            "--on" => options.file_systems.push(rest.next().ok_or("--on needs a name")?.clone()),
             "--mode" => options.modes.push(Mode::named(rest.next().map_or("", String::as_str))?),
             other => {
-                let known = "--only NAME, --mode run, all or direct, and --quick";
+                let known = "--only NAME, --on FILE_SYSTEM, --mode run, all or direct, and --quick";
                 return Err(format!("suites knows {known}, not `{other}`"));
             }
         }
     }
     let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
-    match options.only.iter().find(|name| !names.contains(&name.as_str())) {
-        Some(name) => Err(format!("no suite `{name}`; the suites are {}", names.join(" "))),
+    if let Some(name) = options.only.iter().find(|name| !names.contains(&name.as_str())) {
+        return Err(format!("no suite `{name}`; the suites are {}", names.join(" ")));
+    }
+    let known = [volume::EXT4_1K, volume::EXT4, volume::XFS, volume::BTRFS].map(|it| it.name);
+    match options.file_systems.iter().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(format!("no file system `{name}`; they are {}", known.join(" "))),
         None => Ok(options),
     }
 }
@@ -141,6 +148,11 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
 impl Options {
     fn wants(&self, suite: &Suite) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| name == suite.name)
+    }
+
+    fn wants_on(&self, file_system: &FileSystem) -> bool {
+        let names = &self.file_systems;
+        names.is_empty() || names.iter().any(|name| name == file_system.name)
     }
 
     fn modes_of(&self, suite: &Suite) -> Vec<Mode> {
@@ -277,7 +289,14 @@ mod tests {
         let options = parsed("--mode direct --mode run").unwrap();
         assert_eq!(options.modes_of(fsx), [Mode::Run, Mode::Direct]);
         assert_eq!(options.modes_of(fio), [Mode::Run], "fio opens its files directly itself");
-        for wrong in ["--only", "--only x", "--mode", "--mode plain", "--slow"] {
+        let on = |line, name| {
+            let options = parsed(line).unwrap();
+            let mut all = [volume::EXT4, volume::XFS].into_iter();
+            all.any(|it| it.name == name && options.wants_on(&it))
+        };
+        assert!(on("", "xfs") && on("--on xfs", "xfs") && !on("--on xfs", "ext4-4k"));
+        for wrong in ["--only", "--only x", "--on", "--on ext5", "--mode", "--mode plain", "--slow"]
+        {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }
