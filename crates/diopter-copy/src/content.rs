@@ -8,6 +8,9 @@ const ZERO_BLOCK: usize = 4096;
 
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
+/// Bytes of a hole that are hashed before a signal is looked for: some 20 ms.
+const HOLE_BYTES_AT_ONCE: u64 = 32 << 20;
+
 /// BLAKE3 of a file. It takes bytes in file order; a range that is left out is a hole and counts as
 /// zeros.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +31,12 @@ impl ContentHash {
     pub fn finish(mut self, size: u64) -> blake3::Hash {
         self.skip_to(size);
         self.hasher.finalize()
+    }
+
+    /// Adds zeros up to `offset`, but not more than take a moment. Returns true if that was all.
+    pub fn skip_towards(&mut self, offset: u64) -> bool {
+        self.skip_to(offset.min(self.position.saturating_add(HOLE_BYTES_AT_ONCE)));
+        self.position == offset
     }
 
     fn skip_to(&mut self, offset: u64) {
@@ -66,6 +75,17 @@ mod tests {
         hash.update(70_000, b"abc");
         assert_eq!(hash.finish(200_000), blake3::hash(&file));
         assert_eq!(ContentHash::default().finish(0), blake3::hash(b""));
+    }
+
+    #[test]
+    fn a_large_hole_is_hashed_in_steps() {
+        let size = HOLE_BYTES_AT_ONCE * 2 + 5;
+        let mut hash = ContentHash::default();
+        let steps: Vec<bool> = (0..4).map(|_| hash.skip_towards(size)).collect();
+        assert_eq!(steps, [false, false, true, true]);
+        let mut whole = blake3::Hasher::new();
+        whole.update(&vec![0; usize::try_from(size).unwrap()]);
+        assert_eq!(hash.finish(size), whole.finalize());
     }
 
     #[test]

@@ -245,6 +245,11 @@ impl<'a> Flow<'a> {
         }
     }
 
+    /// Adds a part of the hole before `to` to the hash. Returns true if none of it is left.
+    pub fn hash_hole(&mut self, to: u64) -> bool {
+        self.hash.as_mut().is_none_or(|hash| hash.skip_towards(to))
+    }
+
     /// Returns the next range in file order, if its bytes were read.
     pub fn next_in_order(&mut self) -> Option<(Range<u64>, IoBuf)> {
         self.readings.front()?.memory.as_ref()?;

@@ -28,6 +28,7 @@
 //! the attributes; `report` counts. `tree`, `striped` and `image` are the other kinds of copies.
 //! A small file of a tree takes a shorter path: `small` writes it, `flushes` makes many durable at
 //! the same time, and `batch` gives each its name after its flush.
+//! `check` reads and does not write: sums of files, and the comparison of two files or trees.
 //! Names are looked up in `dir` alone, by descriptor. A module imports only from those above it.
 
 #![forbid(unsafe_code)]
@@ -82,8 +83,13 @@ mod batch;
 
 mod tree;
 
+mod check;
 mod run;
 
+pub use check::{
+    CheckOptions, Checked, Checker, Difference, DifferenceKind, LINE_BYTES_MAX, ManifestLine,
+    ParseLineError, Sum,
+};
 pub use failure::{FailedPlace, Failure, Mismatch};
 pub use observer::{Notice, Observer, Pass};
 pub use options::{Options, Reflink, Sparse};

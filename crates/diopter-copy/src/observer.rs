@@ -15,6 +15,8 @@ pub enum Pass {
     Copy,
     /// Reads the target back.
     Verify,
+    /// Reads a file for its sum, or two files to compare them.
+    Read,
 }
 
 /// Something that a user should see at once.
@@ -25,9 +27,9 @@ pub enum Notice<'a> {
     Failed(&'a Failure),
     /// The bytes that were read back are not those that were written.
     Differs(&'a Mismatch),
-    /// Verify read bytes through the page cache.
+    /// A check read bytes through the page cache.
     Buffered {
-        /// The target.
+        /// The file.
         target: &'a Path,
         /// Bytes that were read so.
         bytes: u64,
@@ -45,7 +47,7 @@ impl fmt::Display for Notice<'_> {
                 let target = untrusted::name(target);
                 write!(
                     f,
-                    "verify read {bytes} bytes of {target} through the page cache ({why}), which \
+                    "{bytes} bytes of {target} were read through the page cache ({why}), which \
                      does not prove what the device holds"
                 )
             }
@@ -53,7 +55,8 @@ impl fmt::Display for Notice<'_> {
     }
 }
 
-/// Follows a copy. The copy calls each method on its own thread and waits for it to return. `()`
+/// Follows a copy or a check, which calls each method on its own thread and waits for it to return.
+/// `()`
 /// ignores everything: the [`Report`](crate::Report) has all failures in the end.
 pub trait Observer {
     /// Returns true if [`total`](Observer::total) is of use: a walk over all sources finds it.

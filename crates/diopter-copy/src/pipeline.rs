@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use diopter::engine::{BackendChoice, DepthReport};
 use diopter::{
-    BackendError, Engine, EngineOptions, Errno, Error, File, FileOffset, FinishedRequest, IoBuf,
-    IoError, Request, RequestId, RequestOp, RwFlags, SetupError,
+    BackendError, Engine, EngineOptions, Errno, Error, File, FinishedRequest, IoBuf, IoError,
+    Request, RequestId, RequestOp, SetupError,
 };
 use diopter_core::engine::depth::Progress;
 
@@ -95,6 +95,11 @@ impl Pipeline {
         Ok(())
     }
 
+    /// Returns its engine, which has nothing in flight, and the shape of the requests.
+    pub fn idle(&self) -> (&Engine, Shape) {
+        (&self.engine, self.shape)
+    }
+
     /// Returns the backend that moves the bytes.
     pub fn backend(&self) -> BackendChoice {
         self.engine.backend()
@@ -131,9 +136,15 @@ impl Pipeline {
 
     /// Makes every write to `file` durable, with all metadata.
     pub fn sync_all(&mut self, file: &File) -> Result<(), Error> {
-        let offset = FileOffset::new(0);
-        let flags = RwFlags::NONE;
-        let request = Request { op: RequestOp::SyncAll, offset, memory: None, flags };
+        self.sync(file, Request::sync_all())
+    }
+
+    /// Makes the content of `file` durable.
+    pub fn sync_data(&mut self, file: &File) -> Result<(), Error> {
+        self.sync(file, Request::sync_data())
+    }
+
+    fn sync(&mut self, file: &File, request: Request) -> Result<(), Error> {
         let id = self.engine.start(file, request).map_err(|refused| refused.error)?;
         loop {
             let finished = self.engine.wait(WAIT_SLICE).map_err(Error::Backend)?;
@@ -174,7 +185,7 @@ impl Pipeline {
                 return Err(Interruption::Signal(signal));
             }
             if flow.is_over() {
-                return Ok(());
+                return hash_hole(flow, flow.transfer.size, watch);
             }
             let Some(finished) = self.engine.wait(WAIT_SLICE).map_err(Interruption::Backend)?
             else {
@@ -182,7 +193,7 @@ impl Pipeline {
             };
             let in_flight = flow.buffers();
             match finished.op {
-                RequestOp::Read => self.take_read(flow, finished)?,
+                RequestOp::Read => self.take_read(flow, finished, watch)?,
                 RequestOp::Write => self.take_write(flow, finished)?,
                 _ => {
                     take_flush(flow, finished)?;
@@ -245,6 +256,7 @@ impl Pipeline {
         &mut self,
         flow: &mut Flow<'_>,
         finished: FinishedRequest,
+        watch: Watch<'_>,
     ) -> Result<(), Interruption> {
         let source = flow.transfer.source;
         if finished.result.is_ok() {
@@ -263,6 +275,11 @@ impl Pipeline {
         reading.memory = memory;
         while let Some((range, mut memory)) = flow.next_in_order() {
             memory.restore(self.shape.block_length());
+            if let Err(interruption) = hash_hole(flow, range.start, watch) {
+                flow.lose(&range);
+                self.free.push(memory);
+                return Err(interruption);
+            }
             flow.hash(&range, &memory);
             let is_written = range.end <= flow.transfer.write_from;
             match flow.transfer.target {
@@ -369,6 +386,16 @@ impl Pipeline {
     fn whole(&self, memory: IoBuf) -> IoBuf {
         whole(memory, self.shape)
     }
+}
+
+/// Adds the hole before `to` to the hash, unless a signal ends it.
+fn hash_hole(flow: &mut Flow<'_>, to: u64, watch: Watch<'_>) -> Result<(), Interruption> {
+    while !flow.hash_hole(to) {
+        if let Some(signal) = watch(Milestone::Done(flow.done_to())) {
+            return Err(Interruption::Signal(signal));
+        }
+    }
+    Ok(())
 }
 
 fn whole(mut memory: IoBuf, shape: Shape) -> IoBuf {

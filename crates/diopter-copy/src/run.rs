@@ -16,6 +16,7 @@ use crate::options::Options;
 use crate::place::{self, Destination};
 use crate::report::Report;
 use crate::session::{self, Session, WrittenTo};
+use crate::shape::Shape;
 use crate::source::Found;
 use crate::stop::{Signal, StopFlag};
 use crate::walk::{self, Bounds};
@@ -55,7 +56,8 @@ pub enum Left {
 /// has them all.
 pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> Outcome {
     let started = Instant::now();
-    let pipeline = match session::start_engine(options) {
+    let shape = Shape::new(options.bs, options.iodepth);
+    let pipeline = match shape.and_then(|shape| session::start_engine(options.backend, shape)) {
         Ok(pipeline) => pipeline,
         Err(failure) => {
             observer.notice(Notice::Failed(&failure));

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::rc::Rc;
 
+use diopter::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::dir::{Dir, Entry, Inode};
@@ -17,6 +18,8 @@ use crate::stop::StopFlag;
 #[derive(Debug, Default)]
 pub struct Walk {
     levels: Vec<Level>,
+    /// Each directory is read whole, and its names are in the order of their bytes.
+    is_sorted: bool,
 }
 
 #[derive(Debug)]
@@ -39,6 +42,11 @@ pub enum Event {
 }
 
 impl Walk {
+    /// Returns a walk in the order of the names. It holds all names of the directories it is in.
+    pub fn sorted() -> Walk {
+        Walk { is_sorted: true, ..Walk::default() }
+    }
+
     /// Goes into a directory next.
     pub fn enter(&mut self, dir: Rc<Dir>) {
         self.levels.push(Level { dir, names: VecDeque::new(), is_broken: false });
@@ -47,16 +55,14 @@ impl Walk {
     /// Returns the next step; `None` when every directory is left.
     pub fn step(&mut self) -> Option<Event> {
         let level = self.levels.last_mut()?;
-        if level.names.is_empty() && !level.is_broken {
-            match level.dir.next_names() {
-                Ok(names) => level.names.extend(names),
-                Err(errno) => {
-                    level.is_broken = true;
-                    let path = level.dir.path();
-                    let failure = Failure::of_errno("reading the directory", &path, errno);
-                    return Some(Event::Failed(failure));
-                }
-            }
+        if level.names.is_empty()
+            && !level.is_broken
+            && let Err(errno) = level.read(self.is_sorted)
+        {
+            level.is_broken = true;
+            let path = level.dir.path();
+            let failure = Failure::of_errno("reading the directory", &path, errno);
+            return Some(Event::Failed(failure));
         }
         let Some(name) = level.names.pop_front() else {
             self.levels.pop();
@@ -67,11 +73,29 @@ impl Walk {
             Ok(Some(inode)) => Event::Found(entry, inode),
             Ok(None) => {
                 let cause = "it was removed while its directory was read";
-                let remedy = "end what writes to it, or copy a snapshot";
-                Event::Failed(Failure::of_rule("copying", &entry.path(), cause, remedy))
+                let remedy = "end what writes to it, or use a snapshot";
+                Event::Failed(Failure::of_rule("looking up", &entry.path(), cause, remedy))
             }
             Err(failure) => Event::Failed(failure),
         })
+    }
+}
+
+impl Level {
+    /// Reads the next names, or all of them and sorts them.
+    fn read(&mut self, is_sorted: bool) -> Result<(), Errno> {
+        loop {
+            let names = self.dir.next_names()?;
+            let is_end = names.is_empty();
+            self.names.extend(names);
+            if is_end || !is_sorted {
+                break;
+            }
+        }
+        if is_sorted {
+            self.names.make_contiguous().sort();
+        }
+        Ok(())
     }
 }
 

@@ -12,11 +12,14 @@ use diopter::{Error, FileRange};
 use diopter_images::image::{NodeKind, Use};
 
 use crate::device;
-use crate::failure::{Failure, Step};
+use crate::failure::{Failure, Step, Stop};
 use crate::image_path::{self, Inside, InsideName};
 use crate::place::{self, Existing};
 use crate::session::{Output, Session};
-use input::{Input, cannot};
+use crate::stop::StopFlag;
+use input::cannot;
+
+pub use input::Input;
 
 /// Copies from or to a name inside an image; returns `None` if neither is one.
 pub fn copy(session: &mut Session<'_>, source: &Path, target: &Path) -> Option<Step<()>> {
@@ -26,6 +29,14 @@ pub fn copy(session: &mut Session<'_>, source: &Path, target: &Path) -> Option<S
     }
     session.begin_file();
     Some(copy_between(session, (source, from), (target, to)))
+}
+
+/// Opens a file inside an image for reading; returns `None` for any other name.
+pub fn open(name: &Path, stop: &StopFlag) -> Option<Step<Input>> {
+    let inside = image_path::split(name)?;
+    let inside =
+        image_path::open(&inside, Use::Read).map_err(|error| cannot("opening", name, &error));
+    Some(inside.map_err(Stop::from).and_then(|inside| Input::of_checked(&inside, name, stop)))
 }
 
 /// Returns the bytes of a file inside an image; 0 for any other source.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use diopter::engine::DepthPolicy;
-use diopter::{EngineOptions, Policies};
+use diopter::{BackendKind, EngineOptions, Policies};
 
 use crate::dir::Dir;
 use crate::failure::{Failure, Step, Stop};
@@ -22,7 +22,7 @@ use crate::report::{BackendReport, Counts};
 use crate::shape::Shape;
 use crate::stop::{Signal, StopFlag};
 
-pub use transfer::{Output, Passed, alignment_of, stopped};
+pub use transfer::{Output, Passed, alignment_of, read_failed, stopped};
 
 /// More bios than any engine holds.
 const ENGINE_DEPTH: u32 = u32::MAX;
@@ -165,13 +165,12 @@ impl<'a> Session<'a> {
 }
 
 /// Starts the engine of a run.
-pub fn start_engine(options: &Options) -> Result<Pipeline, Failure> {
-    let shape = Shape::new(options.bs, options.iodepth)?;
+pub fn start_engine(backend: BackendKind, shape: Shape) -> Result<Pipeline, Failure> {
     // The copy decides what is in flight, request by request; no bio has to wait for another.
     let policies = Policies { depth: DepthPolicy::Fixed(ENGINE_DEPTH), ..Policies::default() };
-    let engine = EngineOptions { backend: options.backend, policies, ..EngineOptions::default() };
+    let engine = EngineOptions { backend, policies, ..EngineOptions::default() };
     Pipeline::new(engine, shape).map_err(|error| {
-        let name = format!("backend {}", options.backend);
+        let name = format!("backend {backend}");
         let cause = format!("{}: {}", error.what, error.errno);
         let remedy = if error.remedy.is_empty() { "try --backend=auto" } else { error.remedy };
         Failure::of_rule("setting up", name.as_ref(), &cause, remedy)

@@ -159,7 +159,7 @@ impl Session<'_> {
             flush_every: None,
         };
         let read = self.run(transfer, &mut |_| {});
-        let read = read.map_err(|why| cannot_read_back(why, target))?;
+        let read = read.map_err(|why| read_failed(why, "reading back", target))?;
         let is_direct = read.reads.buffered == 0;
         if !is_direct {
             let why: Vec<&str> = read.reads.why.iter().copied().collect();
@@ -258,21 +258,20 @@ pub fn stopped(why: Interruption, source: &dyn Content, target: &Path) -> Stop {
     Stop::Failed(failure)
 }
 
-/// Why a copy could not be read back. Only the copy was read.
-pub fn cannot_read_back(why: Interruption, target: &Path) -> Stop {
+/// Why a file could not be read in a pass that only reads. `what` is the operation, for messages.
+pub fn read_failed(why: Interruption, what: &'static str, path: &Path) -> Stop {
     let failure = match why {
         Interruption::Signal(signal) => return Stop::Signal(signal),
         Interruption::SourceChanged => {
-            let cause = "the copy became shorter; another process may be writing to it";
-            let remedy = "end that process, and copy again";
-            Failure::of_rule("verify", target, cause, remedy)
+            let cause = "it became shorter meanwhile; another process may be writing to it";
+            Failure::of_rule(what, path, cause, "end that process, and try again")
         }
         Interruption::Read(error) | Interruption::Write(error) | Interruption::Flush(error) => {
-            Failure::of_engine("reading back", target, &error)
+            Failure::of_engine(what, path, &error)
         }
-        Interruption::Seek(errno) => Failure::of_errno("looking for holes", target, errno),
-        Interruption::Memory(errno) => Failure::of_errno("making a buffer", target, errno),
-        Interruption::Backend(error) => Failure::of_engine("reading back", target, &error.into()),
+        Interruption::Seek(errno) => Failure::of_errno("looking for holes", path, errno),
+        Interruption::Memory(errno) => Failure::of_errno("making a buffer", path, errno),
+        Interruption::Backend(error) => Failure::of_engine(what, path, &error.into()),
     };
     Stop::Failed(failure)
 }
@@ -293,7 +292,7 @@ mod tests {
             Interruption::Memory(Errno::ENOMEM),
             Interruption::SourceChanged,
         ] {
-            let Stop::Failed(failure) = cannot_read_back(why, target) else {
+            let Stop::Failed(failure) = read_failed(why, "reading back", target) else {
                 panic!("it is a failure")
             };
             assert_eq!(failure.on, target, "{failure}");

@@ -1,0 +1,260 @@
+//! Checks of content without a copy: the BLAKE3 sums of files and trees (`sum`), a list of sums
+//! that was made earlier (`manifest`), and the comparison of two files or trees (`verify`). What
+//! was written is flushed first, then read from the device and not from the page cache.
+
+mod compare;
+mod manifest;
+mod opened;
+mod sum;
+mod verify;
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use diopter::{BackendKind, Errno, FileRange};
+
+use crate::dir::{Entry, Inode};
+use crate::failure::{Failure, Step, Stop};
+use crate::fit::PreferredSizes;
+use crate::image;
+use crate::observer::{Notice, Observer, Pass};
+use crate::options::OpenAs;
+use crate::pipeline::{Interruption, Pipeline};
+use crate::session::{self, read_failed};
+use crate::shape::Shape;
+use crate::source::{Content, Found, Source};
+use crate::stop::{Signal, StopFlag};
+use crate::walk::{self, Bounds};
+use opened::Opened;
+
+pub use manifest::{LINE_BYTES_MAX, ManifestLine, ParseLineError};
+
+/// How content is read for a check.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CheckOptions {
+    /// Bytes of one request; `None` for the measured default.
+    pub bs: Option<u64>,
+    /// Requests in flight at most; `None` for as many as read fastest.
+    pub iodepth: Option<u32>,
+    /// The backend that moves the bytes.
+    pub backend: BackendKind,
+    /// Bytes of each file that [`Checker::verify`] compares at most.
+    pub bytes_max: Option<u64>,
+}
+
+/// The sum of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// The name on the command line, or its directory there with the path below it.
+    pub path: PathBuf,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// BLAKE3 of its content.
+    pub hash: blake3::Hash,
+}
+
+/// The result of [`Checker::check`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// The file has the sum.
+    Same,
+    /// The file has another sum.
+    Differs,
+    /// The file could not be read.
+    Failed(Box<Failure>),
+    /// A signal asked for the end.
+    Ended(Signal),
+}
+
+/// A difference between two files, directories or links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The paths of both.
+    pub paths: [PathBuf; 2],
+    /// The difference.
+    pub kind: DifferenceKind,
+}
+
+/// The kind of a difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DifferenceKind {
+    /// These bytes, the first that are.
+    Bytes(FileRange),
+    /// The number of bytes; those that both have are the same.
+    Length([u64; 2]),
+    /// The types: a file, directory, symbolic link, or another.
+    Kind([&'static str; 2]),
+    /// The paths to which two symbolic links lead.
+    LinkTarget,
+    /// Only the first tree has the name.
+    OnlyFirst,
+    /// Only the second tree has the name.
+    OnlySecond,
+}
+
+/// Reads content to check it. One at a time, on the thread that made it.
+pub struct Checker<'a> {
+    options: CheckOptions,
+    pipeline: Pipeline,
+    sizes: PreferredSizes,
+    stop: &'a StopFlag,
+    observer: &'a mut dyn Observer,
+    /// Files whose content was read, and their bytes.
+    files: u64,
+    bytes: u64,
+    /// Bytes of them that were read through the page cache.
+    buffered: u64,
+    failed: u64,
+}
+
+impl<'a> Checker<'a> {
+    /// Starts the engine.
+    ///
+    /// # Errors
+    /// Options that exclude each other, and a backend that does not work here.
+    pub fn new(
+        options: CheckOptions,
+        stop: &'a StopFlag,
+        observer: &'a mut dyn Observer,
+    ) -> Result<Checker<'a>, Failure> {
+        let shape = Shape::new(options.bs, options.iodepth)?;
+        let pipeline = session::start_engine(options.backend, shape)?;
+        let sizes = PreferredSizes::default();
+        let (files, bytes, buffered, failed) = (0, 0, 0, 0);
+        Ok(Checker { options, pipeline, sizes, stop, observer, files, bytes, buffered, failed })
+    }
+
+    /// Returns the number of files whose content was read.
+    #[must_use]
+    pub fn files(&self) -> u64 {
+        self.files
+    }
+
+    /// Returns the number of their bytes, holes included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the number of bytes that came from the page cache: of a file system without direct
+    /// I/O, or the end of a file that is not a whole block.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> u64 {
+        self.buffered
+    }
+
+    /// Returns the number of failures that the observer got.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.failed
+    }
+
+    /// Reports the bytes of these names to the observer, if it wants the total.
+    pub fn add_up(&mut self, names: &[&Path]) {
+        if !self.observer.wants_total() {
+            return;
+        }
+        let mut bytes = 0u64;
+        for name in names {
+            bytes = bytes.saturating_add(image::bytes_of(name));
+            let bounds = Bounds { follows_links: true, one_file_system: false, stop: self.stop };
+            walk::visit_files(name, bounds, |one| {
+                let found = one.inode.metadata();
+                if found.is_file() {
+                    let open_as = open_as(one.entry.is_none());
+                    let size = one.size_of_striped(open_as).unwrap_or(found.len());
+                    bytes = bytes.saturating_add(size);
+                }
+            });
+        }
+        self.observer.total(bytes);
+    }
+
+    /// Reports and counts a failure. Returns the signal that ends the run, if any.
+    fn note(&mut self, done: Step<()>) -> Option<Signal> {
+        match done {
+            Ok(()) => {}
+            Err(Stop::Signal(signal)) => return Some(signal),
+            Err(Stop::Failed(failure)) => {
+                self.failed += 1;
+                self.observer.notice(Notice::Failed(&failure));
+            }
+            Err(Stop::Differs(_)) => unreachable!("only a copy is read back"),
+        }
+        self.stop.requested()
+    }
+
+    /// Flushes what was written to it, so that the device has it.
+    fn flush(&mut self, content: &dyn Content) -> Result<(), Failure> {
+        match self.pipeline.sync_data(content.file()) {
+            Ok(()) => Ok(()),
+            // A file system that is mounted read-only has nothing to flush, and some do not flush.
+            Err(error) if matches!(error.errno(), Errno::EROFS | Errno::EINVAL) => Ok(()),
+            Err(error) => Err(Failure::of_engine("flushing", content.path(), &error)),
+        }
+    }
+
+    /// Sets size and number of requests for this file.
+    fn fit_requests(&mut self, content: &dyn Content) -> Result<(), Failure> {
+        let CheckOptions { bs, iodepth, .. } = self.options;
+        let (usual, size) = (Shape::new(bs, iodepth)?, content.size());
+        let is_open = content.has_preference() && bs.is_none() && !usual.is_one_block(size);
+        let preferred = is_open.then(|| self.sizes.of(content.file(), size)).flatten();
+        let shape = Shape::fitted(bs, iodepth, preferred)?;
+        self.pipeline.reshape(shape).map_err(|error| {
+            Failure::of_engine("setting up for", content.path(), &diopter::Error::from(error))
+        })
+    }
+
+    fn begins(&mut self, content: &dyn Content, bytes: u64) {
+        self.observer.begins(Pass::Read, content.path(), bytes);
+    }
+
+    /// Counts a file that was read, and fails if it changed meanwhile.
+    fn conclude(&mut self, content: &dyn Content, bytes: u64) -> Result<(), Failure> {
+        self.files += 1;
+        self.bytes += bytes;
+        if content.is_unchanged() {
+            return Ok(());
+        }
+        let cause = "it changed while it was read";
+        let remedy = "end what writes to it, or read a snapshot";
+        Err(Failure::of_rule("reading", content.path(), cause, remedy))
+    }
+}
+
+/// Returns how a manifest is opened: a striped file if the command line names it. In a tree,
+/// manifests and objects are plain files, as `dio cp -r` copies them.
+fn open_as(is_named: bool) -> OpenAs {
+    if is_named { OpenAs::Striped } else { OpenAs::Plain }
+}
+
+/// Returns why a file could not be read.
+fn stopped(why: Interruption, path: &Path) -> Stop {
+    read_failed(why, "reading", path)
+}
+
+/// Returns the type of an inode, for messages.
+fn kind_of(inode: &Inode) -> &'static str {
+    let kind = inode.metadata().file_type();
+    match () {
+        () if kind.is_file() => "file",
+        () if kind.is_dir() => "directory",
+        () if kind.is_symlink() => "symbolic link",
+        () if inode.metadata().rdev() != 0 => "device",
+        () => "fifo or socket",
+    }
+}
+
+/// Opens a name of the command line, which is not a directory.
+fn open_named(name: &Path, inode: &Inode, entry: Option<&Entry>) -> Step<Opened> {
+    let kind = inode.metadata().file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        let cause = "it is neither a file nor a block device";
+        let remedy = "name a file; `b3sum` reads a pipe";
+        return Err(Failure::of_rule("opening", name, cause, remedy).into());
+    }
+    let found = Found { inode, entry, path: name };
+    Ok(Opened::Path(Box::new(Source::open(found, open_as(entry.is_none()))?)))
+}

@@ -1,0 +1,152 @@
+//! BLAKE3 sums of files and of all files of a tree.
+
+use std::path::{Component, Path};
+
+use super::{Checked, Checker, ManifestLine, Opened, Sum, open_named, stopped};
+use crate::dir::{Dir, Entry, Inode};
+use crate::failure::{Failure, Step, Stop};
+use crate::flow::{Hashing, Transfer, Zeros};
+use crate::observer::Notice;
+use crate::pipeline::Milestone;
+use crate::stop::Signal;
+use crate::walk::{Event, Walk};
+
+impl Checker<'_> {
+    /// Sums up a file, a striped file, a block device, `IMAGE::/PATH`, or each regular file of a
+    /// directory, whose names it takes in the order of their bytes. `each` gets the sums, and the
+    /// observer the failures. Returns the signal that ended it, if any.
+    pub fn sum(&mut self, name: &Path, each: &mut dyn FnMut(Sum)) -> Option<Signal> {
+        let done = self.sum_name(name, each);
+        self.note(done)
+    }
+
+    fn sum_name(&mut self, name: &Path, each: &mut dyn FnMut(Sum)) -> Step<()> {
+        if let Some(opened) = Opened::inside(name, self.stop) {
+            each(self.sum_of(&opened?)?);
+            return Ok(());
+        }
+        let inode = Inode::of_path(name, true);
+        let inode = inode.map_err(|errno| Failure::of_errno("opening", name, errno))?;
+        if inode.metadata().is_dir() {
+            return self.sum_tree(name, each);
+        }
+        let opened = open_named(name, &inode, None)?;
+        each(self.sum_of(&opened)?);
+        Ok(())
+    }
+
+    fn sum_tree(&mut self, name: &Path, each: &mut dyn FnMut(Sum)) -> Step<()> {
+        let mut walk = Walk::sorted();
+        walk.enter(Dir::open(name)?);
+        while let Some(event) = walk.step() {
+            let done = match event {
+                Event::Found(entry, inode) => self.sum_entry(&mut walk, &entry, &inode, each),
+                Event::Left => Ok(()),
+                Event::Failed(failure) => Err(failure.into()),
+            };
+            if let Some(signal) = self.note(done) {
+                return Err(Stop::Signal(signal));
+            }
+        }
+        Ok(())
+    }
+
+    /// Links, fifos and other things without content are left out.
+    fn sum_entry(
+        &mut self,
+        walk: &mut Walk,
+        entry: &Entry,
+        inode: &Inode,
+        each: &mut dyn FnMut(Sum),
+    ) -> Step<()> {
+        if inode.metadata().is_dir() {
+            walk.enter(entry.open_dir()?);
+        } else if inode.metadata().is_file() {
+            let opened = open_named(&entry.path(), inode, Some(entry))?;
+            each(self.sum_of(&opened)?);
+        }
+        Ok(())
+    }
+
+    fn sum_of(&mut self, opened: &Opened) -> Step<Sum> {
+        let content = opened.content();
+        let (path, bytes) = (content.path().to_owned(), content.size());
+        self.flush(content)?;
+        self.fit_requests(content)?;
+        self.begins(content, bytes);
+        let transfer = Transfer {
+            source: content.file(),
+            target: None,
+            segments: opened.segments(bytes),
+            size: bytes,
+            write_from: 0,
+            hashing: Hashing::Blake3,
+            zeros: Zeros::Written,
+            flush_every: None,
+        };
+        let (stop, observer) = (self.stop, &mut *self.observer);
+        let moved = self.pipeline.run(transfer, &mut |milestone| {
+            if let Milestone::Done(position) = milestone {
+                observer.reached(position);
+            }
+            stop.requested()
+        });
+        let moved = moved.map_err(|why| stopped(why, &path))?;
+        self.conclude(content, bytes)?;
+        let buffered = moved.reads.buffered;
+        if buffered > 0 {
+            self.buffered += buffered;
+            let why: Vec<&str> = moved.reads.why.iter().copied().collect();
+            let why = &*why.join(", ");
+            self.observer.notice(Notice::Buffered { target: &path, bytes: buffered, why });
+        }
+        let hash = moved.hash.expect("the pass hashes");
+        Ok(Sum { path, bytes, hash })
+    }
+
+    /// Reads the file that a line of a list of sums names, and compares its sum. Unless `outside`
+    /// is true, the name has to lead to a file below the working directory.
+    pub fn check(&mut self, line: &ManifestLine, outside: bool) -> Checked {
+        let summed = self.sum_named(&line.path, outside);
+        match summed {
+            Ok(sum) if sum.hash == line.hash => Checked::Same,
+            Ok(_) => Checked::Differs,
+            Err(Stop::Failed(failure)) => Checked::Failed(Box::new(failure)),
+            Err(Stop::Signal(signal)) => Checked::Ended(signal),
+            Err(Stop::Differs(_)) => unreachable!("only a copy is read back"),
+        }
+    }
+
+    fn sum_named(&mut self, name: &Path, outside: bool) -> Step<Sum> {
+        let refused = || {
+            let cause = "the list of sums names a file outside the working directory";
+            let remedy = "add --allow-outside if the list can be trusted";
+            Err(Failure::of_rule("opening", name, cause, remedy).into())
+        };
+        let leads_out = |part| !matches!(part, Component::Normal(_) | Component::CurDir);
+        if !outside && name.components().any(leads_out) {
+            return refused();
+        }
+        if let Some(opened) = Opened::inside(name, self.stop) {
+            return self.sum_of(&opened?);
+        }
+        let inode = Inode::of_path(name, true);
+        let inode = inode.map_err(|errno| Failure::of_errno("opening", name, errno))?;
+        if inode.metadata().is_dir() {
+            let (cause, remedy) = ("it is a directory", "name a file");
+            return Err(Failure::of_rule("opening", name, cause, remedy).into());
+        }
+        // A symbolic link may lead anywhere: the path of the inode itself counts.
+        if !outside && !is_below_here(&inode) {
+            return refused();
+        }
+        self.sum_of(&open_named(name, &inode, None)?)
+    }
+}
+
+/// Returns true if the path of an inode is below the working directory.
+fn is_below_here(inode: &Inode) -> bool {
+    let here = std::env::current_dir();
+    let path = std::fs::read_link(inode.proc_path());
+    matches!((here, path), (Ok(here), Ok(path)) if path.starts_with(&here))
+}

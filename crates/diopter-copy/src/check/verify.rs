@@ -1,0 +1,229 @@
+//! The comparison of two files or trees.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use diopter::FileRange;
+
+use super::compare::{Halted, Pair};
+use super::{Checker, Difference, DifferenceKind, Opened, kind_of, open_named, stopped};
+use crate::dir::{Dir, Entry, Inode};
+use crate::failure::{Failure, Step, Stop};
+use crate::stop::Signal;
+use crate::walk::{Event, Walk};
+
+/// Takes differences.
+type Each<'e> = &'e mut dyn FnMut(Difference);
+
+/// The target of a name of the command line.
+enum Named {
+    Dir(Rc<Dir>),
+    Content(Opened),
+}
+
+impl Checker<'_> {
+    /// Compares two files, striped files, block devices or files inside images, or two directories
+    /// with all that is below them: names, types, content, and where symbolic links lead. A file is
+    /// compared with the file of its name if the other is a directory. `each` gets the differences,
+    /// of two files the first one, and the observer the failures. Returns the signal that ended it,
+    /// if any.
+    pub fn verify(&mut self, names: [&Path; 2], each: Each<'_>) -> Option<Signal> {
+        let done = self.verify_names(names, each);
+        self.note(done)
+    }
+
+    fn verify_names(&mut self, names: [&Path; 2], each: Each<'_>) -> Step<()> {
+        let [first, second] = names;
+        let opened = (self.open(first)?, self.open(second)?);
+        match opened {
+            (Named::Dir(first), Named::Dir(second)) => self.verify_trees(first, second, each),
+            (Named::Content(one), Named::Content(other)) => self.verify_files(&one, &other, each),
+            (Named::Content(one), Named::Dir(_)) => {
+                let other = self.open_in(second, first)?;
+                self.verify_files(&one, &other, each)
+            }
+            (Named::Dir(_), Named::Content(other)) => {
+                let one = self.open_in(first, second)?;
+                self.verify_files(&one, &other, each)
+            }
+        }
+    }
+
+    /// Opens a name of the command line; links are followed.
+    fn open(&mut self, name: &Path) -> Step<Named> {
+        if let Some(opened) = Opened::inside(name, self.stop) {
+            return Ok(Named::Content(opened?));
+        }
+        let inode = Inode::of_path(name, true);
+        let inode = inode.map_err(|errno| Failure::of_errno("opening", name, errno))?;
+        if inode.metadata().is_dir() {
+            return Ok(Named::Dir(Dir::open(name)?));
+        }
+        Ok(Named::Content(open_named(name, &inode, None)?))
+    }
+
+    /// Opens the file in a directory that has the last part of the name of `like`.
+    fn open_in(&mut self, dir: &Path, like: &Path) -> Step<Opened> {
+        let path = like.file_name().map_or(dir.to_owned(), |name| dir.join(name));
+        match self.open(&path)? {
+            Named::Content(opened) => Ok(opened),
+            Named::Dir(_) => {
+                let (cause, remedy) = ("it is a directory", "name the file to compare with");
+                Err(Failure::of_rule("opening", &path, cause, remedy).into())
+            }
+        }
+    }
+
+    fn verify_files(&mut self, first: &Opened, second: &Opened, each: Each<'_>) -> Step<()> {
+        let opened = [first, second];
+        let contents = opened.map(Opened::content);
+        let limit = self.options.bytes_max.unwrap_or(u64::MAX);
+        let sizes = contents.map(|content| content.size().min(limit));
+        let bytes = sizes[0].min(sizes[1]);
+        for content in contents {
+            self.flush(content)?;
+        }
+        self.fit_requests(contents[0])?;
+        self.begins(contents[1], bytes);
+        let found = self.compare(opened, bytes)?;
+        self.conclude(contents[0], bytes)?;
+        self.conclude(contents[1], 0)?;
+        self.files -= 1;
+        let kind = match found {
+            Some(range) => DifferenceKind::Bytes(range),
+            None if sizes[0] != sizes[1] => DifferenceKind::Length(sizes),
+            None => return Ok(()),
+        };
+        each(Difference { paths: contents.map(|content| content.path().to_owned()), kind });
+        Ok(())
+    }
+
+    fn compare(&mut self, opened: [&Opened; 2], bytes: u64) -> Step<Option<FileRange>> {
+        let path = |halted: &Halted| opened[halted.side].content().path();
+        let failed = |halted: Halted| {
+            let path = path(&halted).to_owned();
+            stopped(halted.why, &path)
+        };
+        let (stop, observer) = (self.stop, &mut *self.observer);
+        let (engine, shape) = self.pipeline.idle();
+        let mut pair = Pair::new(engine, shape, opened, bytes).map_err(failed)?;
+        let found = pair.run(&mut |position| {
+            observer.reached(position);
+            stop.requested()
+        });
+        self.buffered += pair.buffered;
+        found.map_err(failed)
+    }
+
+    fn verify_trees(&mut self, first: Rc<Dir>, second: Rc<Dir>, each: Each<'_>) -> Step<()> {
+        self.walk_both(Rc::clone(&first), Rc::clone(&second), &mut |checker, pair| {
+            checker.verify_entry(pair, each)
+        })?;
+        // What only the second has is found by a walk over it.
+        self.walk_both(second, first, &mut |_, pair| {
+            if pair.other.is_none() {
+                let paths = [pair.other_path(), pair.entry.path()];
+                each(Difference { paths, kind: DifferenceKind::OnlySecond });
+            }
+            Ok(())
+        })
+    }
+
+    /// Walks over `one` and, name for name, over `other`. A directory is entered if both have it.
+    fn walk_both(
+        &mut self,
+        one: Rc<Dir>,
+        other: Rc<Dir>,
+        visit: &mut dyn FnMut(&mut Self, &Pairing<'_>) -> Step<()>,
+    ) -> Step<()> {
+        let mut walk = Walk::default();
+        walk.enter(one);
+        // The directories of the other tree that belong to those that the walk is in.
+        let mut others = vec![other];
+        while let Some(event) = walk.step() {
+            let done = match event {
+                Event::Found(entry, inode) => {
+                    let other_dir = others.last().expect("as many as the walk has");
+                    let other_entry = Entry::new(other_dir, &entry.name);
+                    self.visit(&mut walk, &mut others, (&entry, &inode, &other_entry), visit)
+                }
+                Event::Left => {
+                    others.pop();
+                    Ok(())
+                }
+                Event::Failed(failure) => Err(failure.into()),
+            };
+            if let Some(signal) = self.note(done) {
+                return Err(Stop::Signal(signal));
+            }
+        }
+        Ok(())
+    }
+
+    fn visit(
+        &mut self,
+        walk: &mut Walk,
+        others: &mut Vec<Rc<Dir>>,
+        (entry, inode, other_entry): (&Entry, &Inode, &Entry),
+        visit: &mut dyn FnMut(&mut Self, &Pairing<'_>) -> Step<()>,
+    ) -> Step<()> {
+        let other = other_entry.look()?;
+        let is_dir = |inode: &Inode| inode.metadata().is_dir();
+        let are_dirs = is_dir(inode) && other.as_ref().is_some_and(is_dir);
+        visit(self, &Pairing { entry, inode, other_entry, other: other.as_ref() })?;
+        if are_dirs {
+            let dirs = (entry.open_dir()?, other_entry.open_dir()?);
+            walk.enter(dirs.0);
+            others.push(dirs.1);
+        }
+        Ok(())
+    }
+
+    fn verify_entry(&mut self, pair: &Pairing<'_>, each: Each<'_>) -> Step<()> {
+        let paths = || [pair.entry.path(), pair.other_path()];
+        let Some(other) = pair.other else {
+            each(Difference { paths: paths(), kind: DifferenceKind::OnlyFirst });
+            return Ok(());
+        };
+        let kinds = [kind_of(pair.inode), kind_of(other)];
+        if kinds[0] != kinds[1] {
+            each(Difference { paths: paths(), kind: DifferenceKind::Kind(kinds) });
+            return Ok(());
+        }
+        match kinds[0] {
+            "file" => {
+                let [one, two] = paths();
+                let first = open_named(&one, pair.inode, Some(pair.entry))?;
+                let second = open_named(&two, other, Some(pair.other_entry))?;
+                self.verify_files(&first, &second, each)
+            }
+            "symbolic link" => {
+                let target = |inode: &Inode, path: &Path| {
+                    let target = inode.link_target();
+                    target.map_err(|errno| Failure::of_errno("reading the link", path, errno))
+                };
+                let [one, two] = paths();
+                if target(pair.inode, &one)? != target(other, &two)? {
+                    each(Difference { paths: [one, two], kind: DifferenceKind::LinkTarget });
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A name in one tree, and the same name in the other.
+struct Pairing<'p> {
+    entry: &'p Entry,
+    inode: &'p Inode,
+    other_entry: &'p Entry,
+    /// `None` if the other tree does not have it.
+    other: Option<&'p Inode>,
+}
+
+impl Pairing<'_> {
+    fn other_path(&self) -> PathBuf {
+        self.other_entry.path()
+    }
+}
