@@ -52,6 +52,8 @@ fn run(command: Command, settings: &Settings) -> Result<u8, String> {
             let options = args::copy_options(args, settings.backend()?);
             cmd::cp::run(&options, &mut std::io::stdout().lock())
         }
+        Command::Verify(args) => cmd::verify::run(&args, settings.backend()?),
+        Command::Sum(args) => cmd::sum::run(&args, settings.backend()?),
         Command::Compare(args) => cmd::compare::run(&args, &look),
         Command::Report(args) => cmd::report::run(&args, &look),
         Command::Explain(args) => cmd::explain::run(&args, settings.backend()?, filter, &look),

@@ -133,6 +133,11 @@ pub fn name_bytes(name: &[u8]) -> Option<String> {
     std::str::from_utf8(name).is_err().then(|| BASE64_STANDARD.encode(name))
 }
 
+/// Returns a size without its bytes in brackets: tables are narrow, and the document has them.
+pub fn short_size(bytes: u64) -> String {
+    diopter::probe::size_text(bytes).split(" (").next().unwrap_or_default().to_owned()
+}
+
 /// Reports if standard error, or standard output, is a terminal that shows colours.
 fn takes_colour(is_error: bool) -> bool {
     let is_terminal =

@@ -10,6 +10,7 @@ use diopter::engine::{BoundaryPolicy, CompletionPolicy, MergePolicy, SubmitPolic
 use diopter::{Policies, Preset};
 
 use super::bench::{BenchArgs, BenchRoundArgs};
+use super::check::{SumArgs, VerifyArgs};
 use super::compare::CompareArgs;
 use super::lab::LabArgs;
 use super::report::ReportArgs;
@@ -51,11 +52,11 @@ Exit status:
   3  inconclusive
   128+n  ended by signal n, with nothing partial under the final name";
 
-/// Direct I/O on Linux: copy, explain, probe, stripe, bench, compare, trace, lab
+/// Direct I/O on Linux: copy, verify, explain, probe, stripe, bench, compare, trace, lab
 ///
-/// Copies files by direct I/O at any offset, length and address, explains what a request would
-/// become before it is made, and reports what slows direct I/O down on this machine; measures it,
-/// compares measurements, traces the kernel, and runs the same jobs on other kernels.
+/// Copies and checks files by direct I/O at any offset, length and address, explains what a request
+/// would become before it is made, and reports what slows direct I/O down on this machine; measures
+/// it, compares measurements, traces the kernel, and runs the same jobs on other kernels.
 #[derive(Debug, Parser)]
 #[command(
     name = "dio",
@@ -98,6 +99,8 @@ pub struct CommonArgs {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Cp(CpArgs),
+    Verify(VerifyArgs),
+    Sum(SumArgs),
     Explain(ExplainArgs),
     Probe(ProbeArgs),
     Stripe(StripeArgs),

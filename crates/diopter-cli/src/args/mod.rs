@@ -3,6 +3,7 @@
 
 mod values;
 
+mod check;
 mod compare;
 mod lab;
 mod run;
@@ -17,6 +18,7 @@ mod definitions;
 mod resolved;
 
 pub use bench::BenchArgs;
+pub use check::{ReadingArgs, SumArgs, VerifyArgs};
 pub use compare::CompareArgs;
 pub use definitions::{Cli, Command, ExplainArgs, ProbeArgs, color_of, parse, status_of_trouble};
 pub use lab::{BisectArgs, KernelsArgs, LabCommand, RunArgs, StoreArgs};

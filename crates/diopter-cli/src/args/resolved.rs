@@ -6,7 +6,7 @@ use diopter::BackendKind;
 use diopter_copy::{Attribute, Options, Preserve};
 
 use super::definitions::{CommonArgs, CpArgs};
-use super::values::{BackendName, ColorWhen, IoDepth, ProgressWhen};
+use super::values::{BackendName, ColorWhen, ProgressWhen};
 use crate::env::{BACKEND, Environment, LOG};
 use crate::log::Filter;
 
@@ -118,10 +118,7 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
         overwrite: cp.overwrite,
         striped: cp.striped,
         bs: cp.bs,
-        iodepth: match cp.iodepth {
-            IoDepth::Auto => None,
-            IoDepth::Fixed(depth) => Some(depth),
-        },
+        iodepth: cp.iodepth.fixed(),
         backend,
     };
     CpOptions { copy, progress: cp.progress, json: cp.json }

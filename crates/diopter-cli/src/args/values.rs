@@ -141,6 +141,10 @@ pub enum Document {
     Probe,
     /// Printed by `dio stripe info --json`
     Stripe,
+    /// Printed by `dio sum --json`
+    Sum,
+    /// Printed by `dio verify --json`
+    Verify,
     /// Printed by `dio lab kernels --json`
     LabKernels,
     /// Printed by `dio trace --json`
@@ -157,6 +161,16 @@ pub enum IoDepth {
     Auto,
     /// 1 or more.
     Fixed(u32),
+}
+
+impl IoDepth {
+    /// Returns the number; `None` if it is tuned.
+    pub fn fixed(self) -> Option<u32> {
+        match self {
+            IoDepth::Auto => None,
+            IoDepth::Fixed(depth) => Some(depth),
+        }
+    }
 }
 
 impl Operation {

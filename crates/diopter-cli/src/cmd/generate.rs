@@ -91,6 +91,8 @@ pub fn schema(document: Document) -> u8 {
         Document::Explain => cmd::explain::json_schema(),
         Document::Probe => cmd::probe::json_schema(),
         Document::Stripe => cmd::stripe::json_schema(),
+        Document::Sum => cmd::sum::json_schema(),
+        Document::Verify => cmd::verify::json_schema(),
         Document::LabBisect => cmd::lab::bisect_schema(),
         Document::LabKernels => cmd::lab::kernels_schema(),
         Document::Trace => cmd::trace::json_schema(),

@@ -4,6 +4,9 @@ mod finding;
 mod message;
 
 mod layout;
+mod progress;
+
+mod checks;
 
 pub mod stripe;
 
@@ -15,6 +18,8 @@ pub mod lab;
 pub mod probe;
 pub mod report;
 pub mod run;
+pub mod sum;
 pub mod trace;
+pub mod verify;
 
 pub mod generate;

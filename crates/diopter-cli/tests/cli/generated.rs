@@ -8,8 +8,10 @@ use snapbox::{Data, assert_data_eq};
 use crate::stdout_of;
 
 /// Every command; the last four are hidden.
-const COMMANDS: [&str; 23] = [
+const COMMANDS: [&str; 25] = [
     "cp",
+    "verify",
+    "sum",
     "explain",
     "probe",
     "bench",
@@ -35,8 +37,19 @@ const COMMANDS: [&str; 23] = [
 ];
 
 /// Every document that has a schema.
-const SCHEMAS: [&str; 9] =
-    ["bench", "compare", "cp", "explain", "probe", "stripe", "lab-kernels", "lab-bisect", "trace"];
+const SCHEMAS: [&str; 11] = [
+    "bench",
+    "compare",
+    "cp",
+    "explain",
+    "probe",
+    "stripe",
+    "sum",
+    "verify",
+    "lab-kernels",
+    "lab-bisect",
+    "trace",
+];
 
 /// A golden file, by its path from this crate.
 fn golden(path: &str) -> Data {
@@ -113,7 +126,9 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
         "dio-stripe-seal.1",
         "dio-stripe-unseal.1",
         "dio-stripe.1",
+        "dio-sum.1",
         "dio-trace.1",
+        "dio-verify.1",
         "dio.1",
     ];
     assert_eq!(names, expected);

@@ -6,7 +6,7 @@ use diopter_trace::document::{Finding, PhaseLatency, Severity, Summary};
 use diopter_trace::findings::time_text;
 
 use crate::cmd::finding::number;
-use crate::output::{Look, Tone, put};
+use crate::output::{Look, Tone, put, short_size};
 use crate::size::size_text;
 
 /// Column in which values begin.
@@ -224,11 +224,6 @@ fn files(document: &Summary) -> Table {
 
 fn times(phase: &PhaseLatency) -> [String; 3] {
     [phase.p50, phase.p99, phase.max].map(time_text)
-}
-
-/// Returns a size without its bytes in brackets: tables are narrow, and the document has them.
-fn short_size(bytes: u64) -> String {
-    diopter::probe::size_text(bytes).split(" (").next().unwrap_or_default().to_owned()
 }
 
 fn percent(part: u64, whole: u64) -> String {

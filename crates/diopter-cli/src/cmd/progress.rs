@@ -1,5 +1,5 @@
 //! The bar on the terminal: one for all bytes of a run, with the name of the file that is being
-//! copied. It prints to standard error only.
+//! copied or read. It prints to standard error only.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -10,6 +10,7 @@ use diopter_text::untrusted;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::ProgressWhen;
+use crate::log;
 
 /// The name is first, so that it remains of a line on a narrow terminal. No colour: it would have
 /// to be asked for.
@@ -24,6 +25,8 @@ const TICK: Duration = Duration::from_millis(250);
 /// A bar, or nothing if standard error is not a terminal.
 #[derive(Debug)]
 pub struct Progress {
+    /// The command, for messages.
+    command: &'static str,
     bar: Option<ProgressBar>,
     /// Bytes of the passes that completed.
     base: u64,
@@ -33,7 +36,7 @@ pub struct Progress {
 
 impl Progress {
     /// Returns a bar if standard error is a terminal.
-    pub fn new(mode: ProgressWhen) -> Progress {
+    pub fn new(command: &'static str, mode: ProgressWhen) -> Progress {
         let is_shown = mode == ProgressWhen::Auto && std::io::stderr().is_terminal();
         let bar = is_shown.then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
@@ -42,7 +45,7 @@ impl Progress {
             bar.set_style(style.progress_chars("=> "));
             bar
         });
-        Progress { bar, base: 0, size: 0 }
+        Progress { command, bar, base: 0, size: 0 }
     }
 
     /// Removes the bar.
@@ -95,10 +98,10 @@ impl Observer for Progress {
     }
 
     fn notice(&mut self, notice: Notice<'_>) {
-        let line = format!("dio cp: {notice}");
+        let message = notice.to_string();
         match &self.bar {
-            Some(bar) => bar.suspend(|| crate::log::line(&line)),
-            None => crate::log::line(&line),
+            Some(bar) => bar.suspend(|| log::fail(self.command, &message)),
+            None => log::fail(self.command, &message),
         }
     }
 }
@@ -129,7 +132,7 @@ mod tests {
 
     #[test]
     fn without_a_terminal_there_is_no_bar_and_nothing_breaks() {
-        let mut progress = Progress::new(ProgressWhen::Never);
+        let mut progress = Progress::new("cp", ProgressWhen::Never);
         assert!(!progress.wants_total());
         progress.total(10);
         progress.begins(Pass::Copy, Path::new("a"), 10);

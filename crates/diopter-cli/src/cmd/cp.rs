@@ -1,8 +1,6 @@
 //! `dio cp`: the command around the copy engine of `diopter-copy`. It listens for signals, shows
 //! progress, and prints failures and the document.
 
-mod progress;
-
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
@@ -10,10 +8,10 @@ use std::time::Instant;
 use diopter_copy::{Ended, Failure, Left, Report};
 use diopter_text::untrusted;
 
+use super::progress::Progress;
 use crate::args::CpOptions;
 use crate::log;
 use crate::signals::Signals;
-use progress::Progress;
 
 /// Copies and returns the exit status: 0 done, 1 verify found a difference, 2 something failed,
 /// 128+n ended by signal n.
@@ -29,7 +27,7 @@ pub fn run(options: &CpOptions, output: &mut dyn Write) -> u8 {
             return conclude(options, &Report::of_failure(&failure, started.elapsed()), output);
         }
     };
-    let mut progress = Progress::new(options.progress);
+    let mut progress = Progress::new("cp", options.progress);
     let outcome = diopter_copy::copy(&options.copy, signals.flag(), &mut progress);
     progress.finish();
     if let Some(ended) = &outcome.ended {

@@ -1,0 +1,110 @@
+//! The command lines of `dio sum` and `dio verify`, with their help.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::values::{self, ABOUT_SIZES, IoDepth, ProgressWhen};
+use crate::size;
+
+const EXAMPLES_SUM: &str = "\
+Examples:
+  dio sum backup.img /dev/sdb1
+  dio sum /srv/data > data.b3
+  dio sum --check data.b3 --quiet
+  dio sum disk.img::/etc/fstab";
+
+const ABOUT_LISTS: &str = "\
+Lists of sums:
+  Each line has the sum in hexadecimal, two spaces and the name, as b3sum writes and reads them. A \
+  name with a backslash or a line feed has \\\\ or \\n in its place, and a backslash before the \
+  sum. A name that is not UTF-8 is written as it is; b3sum refuses it.";
+
+const EXAMPLES_VERIFY: &str = "\
+Examples:
+  dio verify data.bin /mnt/backup/data.bin
+  dio verify /srv/data /mnt/backup/data
+  dio verify --bytes 4G disk.img /dev/sdb
+  dio verify new.bin disk.img::/data.bin";
+
+const ABOUT_STATUS: &str = "\
+Exit status:
+  0  no difference
+  1  a difference
+  2  something could not be read, or a line of the list has another form
+  128+n  ended by signal n";
+
+/// Print BLAKE3 sums of files and trees, or check them against a list
+///
+/// Reads the device and not the page cache: what was written is flushed first, then read by direct
+/// I/O. The sum is that of the whole content, as b3sum prints it; holes count as zeros. Of a
+/// directory, each regular file below it is summed up, in the order of the names; symbolic links
+/// below it are not followed.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = format!("{EXAMPLES_SUM}\n\n{ABOUT_LISTS}\n\n{ABOUT_SIZES}\n\n{ABOUT_STATUS}")
+)]
+pub struct SumArgs {
+    /// Files, directories, striped files, block devices, or IMAGE::/PATH in unmounted file systems
+    #[arg(value_name = "NAME", required_unless_present = "check", conflicts_with = "check")]
+    pub names: Vec<PathBuf>,
+    /// Check the files that this list names; - is standard input
+    #[arg(short, long, value_name = "LIST")]
+    pub check: Option<PathBuf>,
+    /// With --check, allow names outside the working directory
+    ///
+    /// Without it, absolute names, names with `..`, and symbolic links that lead outside are
+    /// refused.
+    #[arg(long, requires = "check")]
+    pub allow_outside: bool,
+    /// With --check, print only files that do not have their sum
+    #[arg(short, long, requires = "check")]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub reading: ReadingArgs,
+    /// Print one JSON document (docs/schema/sum.json) on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Compare the content of two files or trees
+///
+/// Reads both from their devices and not from the page cache: what was written is flushed first,
+/// then read by direct I/O. Ends with the first bytes that differ. Of two directories, all that is
+/// below them is compared: names, types, content, and where symbolic links lead; permissions and
+/// times are not. A file and a directory are the file and the one of its name in the directory.
+#[derive(Debug, Args)]
+#[command(after_long_help = format!("{EXAMPLES_VERIFY}\n\n{ABOUT_SIZES}\n\n{ABOUT_STATUS}"))]
+pub struct VerifyArgs {
+    /// A file, directory, striped file, block device, or IMAGE::/PATH
+    #[arg(value_name = "A")]
+    pub first: PathBuf,
+    /// A name of the same kinds
+    #[arg(value_name = "B")]
+    pub second: PathBuf,
+    /// Compare the first bytes of each file only
+    #[arg(short = 'n', long, value_name = "SIZE", value_parser = size::parse)]
+    pub bytes: Option<u64>,
+    /// Print nothing; the exit status is the result
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub reading: ReadingArgs,
+    /// Print one JSON document (docs/schema/verify.json) on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How both read.
+#[derive(Debug, Args)]
+pub struct ReadingArgs {
+    /// Bytes per request [default: up to 2M, or a multiple of the stripes of the file or device]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub bs: Option<u64>,
+    /// Requests in flight, or auto: tuned for throughput while reading
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = values::iodepth)]
+    pub iodepth: IoDepth,
+    /// Show progress on standard error: on a terminal, or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub progress: ProgressWhen,
+}

@@ -1,0 +1,38 @@
+//! The frame of the commands that only read: `dio sum` and `dio verify`.
+
+use diopter::BackendKind;
+use diopter_copy::{CheckOptions, Signal};
+
+use super::progress::Progress;
+use crate::args::ReadingArgs;
+use crate::log;
+use crate::output::{DIFFERENT, DONE, TROUBLE};
+use crate::signals::Signals;
+
+/// Listens for signals, and makes the bar. Returns the exit status if that fails.
+pub fn start(command: &'static str, args: &ReadingArgs) -> Result<(Signals, Progress), u8> {
+    diopter_copy::raise_open_files_limit();
+    let signals = Signals::listen().map_err(|errno| {
+        log::fail(command, &format!("cannot listen for signals: {errno}"));
+        TROUBLE
+    })?;
+    Ok((signals, Progress::new(command, args.progress)))
+}
+
+/// Returns the options of the reads.
+pub fn options(args: &ReadingArgs, backend: BackendKind, bytes_max: Option<u64>) -> CheckOptions {
+    CheckOptions { bs: args.bs, iodepth: args.iodepth.fixed(), backend, bytes_max }
+}
+
+/// Returns the exit status, and reports the signal that ended the command.
+pub fn status(command: &str, signal: Option<Signal>, failures: u64, differing: u64) -> u8 {
+    match signal {
+        Some(signal) => {
+            log::fail(command, &format!("ended by {}", signal.name()));
+            signal.exit_status()
+        }
+        None if failures > 0 => TROUBLE,
+        None if differing > 0 => DIFFERENT,
+        None => DONE,
+    }
+}

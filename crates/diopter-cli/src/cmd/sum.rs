@@ -1,0 +1,269 @@
+//! `dio sum`: BLAKE3 sums of files, and their check against a list.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use diopter::BackendKind;
+use diopter_copy::{Checked, Checker, Failure, LINE_BYTES_MAX, ManifestLine, Signal, Sum};
+use diopter_text::untrusted;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::args::SumArgs;
+use crate::cmd::checks;
+use crate::log;
+use crate::output::{self, TROUBLE, name_bytes};
+
+/// The document of `dio sum --json`. Sizes are in bytes; fields are only ever added.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SumDocument {
+    /// `diopter.sum/1`.
+    schema: &'static str,
+    /// The exit status: 0 done, 1 a sum is another one, 2 something failed, 128+n ended by
+    /// signal n.
+    exit_status: u8,
+    /// The files, in the order in which they were read.
+    files: Vec<FileDocument>,
+    /// The number of files and lines that failed; the messages are on standard error.
+    failures: u64,
+}
+
+/// A file.
+#[derive(Debug, Serialize, JsonSchema)]
+struct FileDocument {
+    /// Its name.
+    name: String,
+    /// The bytes of its name in base64, if the name is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_bytes: Option<String>,
+    /// Its bytes; null with `--check`.
+    bytes: Option<u64>,
+    /// BLAKE3 of its content in hexadecimal; with `--check`, that of the list.
+    blake3: String,
+    /// With `--check`: true if its content has this sum. Null without `--check`, and if it could
+    /// not be read.
+    is_same: Option<bool>,
+}
+
+/// Sums up or checks, and returns the exit status.
+pub fn run(args: &SumArgs, backend: BackendKind) -> u8 {
+    let options = checks::options(&args.reading, backend, None);
+    let (signals, mut progress) = match checks::start("sum", &args.reading) {
+        Ok(started) => started,
+        Err(status) => return status,
+    };
+    let mut out = Out::new(args);
+    let mut checker = match Checker::new(options, signals.flag(), &mut progress) {
+        Ok(checker) => checker,
+        Err(failure) => {
+            log::fail("sum", &failure.to_string());
+            return TROUBLE;
+        }
+    };
+    let signal = match &args.check {
+        None => sum_all(args, &mut checker, &mut out),
+        Some(list) => check_all(args, list, &mut checker, &mut out),
+    };
+    let failures = checker.failures() + out.failed;
+    progress.finish();
+    let status = checks::status("sum", signal, failures, out.differing);
+    out.conclude(status, failures)
+}
+
+/// The JSON Schema of what `--json` prints.
+pub fn json_schema() -> schemars::Schema {
+    schemars::schema_for!(SumDocument)
+}
+
+fn sum_all(args: &SumArgs, checker: &mut Checker<'_>, out: &mut Out) -> Option<Signal> {
+    let names: Vec<&Path> = args.names.iter().map(AsRef::as_ref).collect();
+    checker.add_up(&names);
+    for name in names {
+        let signal = checker.sum(name, &mut |sum| out.put_sum(sum));
+        if signal.is_some() || out.is_lost() {
+            return signal;
+        }
+    }
+    None
+}
+
+fn check_all(
+    args: &SumArgs,
+    list: &Path,
+    checker: &mut Checker<'_>,
+    out: &mut Out,
+) -> Option<Signal> {
+    let opened: io::Result<Box<dyn BufRead>> = if list.as_os_str() == "-" {
+        Ok(Box::new(io::stdin().lock()))
+    } else {
+        File::open(list).map(|file| Box::new(BufReader::new(file)) as Box<dyn BufRead>)
+    };
+    let shown = untrusted::name(list);
+    let mut lines = match opened {
+        Ok(lines) => lines,
+        Err(error) => {
+            out.fail(&Failure::of_io("opening", list, &error).to_string());
+            return None;
+        }
+    };
+    let (mut number, mut parsed, mut line) = (0u64, 0u64, Vec::new());
+    loop {
+        number += 1;
+        match next_line(&mut *lines, &mut line) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) => {
+                out.fail(&format!("reading line {number} of {shown} failed: {error}"));
+                return None;
+            }
+        }
+        let entry = match ManifestLine::parse(&line) {
+            Ok(entry) => entry,
+            Err(error) => {
+                out.fail(&format!("line {number} of {shown}: {error}"));
+                continue;
+            }
+        };
+        parsed += 1;
+        let checked = checker.check(&entry, args.allow_outside);
+        if let Checked::Ended(signal) = checked {
+            return Some(signal);
+        }
+        out.put_checked(entry, checked);
+        if out.is_lost() {
+            return None;
+        }
+    }
+    if parsed == 0 && out.failed == 0 {
+        out.fail(&format!("{shown} has no lines; nothing was checked"));
+    }
+    None
+}
+
+/// Reads a line without its line feed; returns false at the end.
+fn next_line(lines: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    let limit = u64::try_from(LINE_BYTES_MAX).expect("it fits");
+    let mut limited = io::Read::take(lines, limit);
+    limited.read_until(b'\n', line)?;
+    if line.len() == LINE_BYTES_MAX && !line.ends_with(b"\n") {
+        let cause =
+            format!("it has more than {LINE_BYTES_MAX} bytes, and is not a line of a list of sums");
+        return Err(io::Error::other(cause));
+    }
+    let is_end = line.is_empty();
+    if line.ends_with(b"\n") {
+        line.pop();
+    }
+    Ok(!is_end)
+}
+
+/// Where results go: standard output, line by line, or the document.
+struct Out {
+    is_terminal: bool,
+    is_quiet: bool,
+    document: Option<Vec<FileDocument>>,
+    lost: Option<io::Error>,
+    differing: u64,
+    failed: u64,
+}
+
+impl Out {
+    fn new(args: &SumArgs) -> Out {
+        Out {
+            is_terminal: io::stdout().is_terminal(),
+            is_quiet: args.quiet,
+            document: args.json.then(Vec::new),
+            lost: None,
+            differing: 0,
+            failed: 0,
+        }
+    }
+
+    /// Returns true if standard output takes no more.
+    fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
+    fn fail(&mut self, message: &str) {
+        self.failed += 1;
+        log::fail("sum", message);
+    }
+
+    fn put_sum(&mut self, sum: Sum) {
+        let Sum { path, bytes, hash } = sum;
+        match &mut self.document {
+            Some(files) => files.push(document_of(&path, Some(bytes), hash.to_string(), None)),
+            None => self.put(&ManifestLine { path, hash }.to_bytes()),
+        }
+    }
+
+    fn put_checked(&mut self, line: ManifestLine, checked: Checked) {
+        let is_same = match &checked {
+            Checked::Same => Some(true),
+            Checked::Differs => Some(false),
+            Checked::Failed(_) | Checked::Ended(_) => None,
+        };
+        self.differing += u64::from(is_same == Some(false));
+        if let Checked::Failed(failure) = &checked {
+            self.fail(&failure.to_string());
+        }
+        if let Some(files) = &mut self.document {
+            return files.push(document_of(&line.path, None, line.hash.to_string(), is_same));
+        }
+        if is_same == Some(true) && self.is_quiet {
+            return;
+        }
+        let result: &[u8] = if is_same == Some(true) { b": OK\n" } else { b": FAILED\n" };
+        self.put(&[&line.name_bytes(), result].concat());
+    }
+
+    /// Writes bytes as they are, but to a terminal escaped.
+    fn put(&mut self, bytes: &[u8]) {
+        if self.lost.is_some() {
+            return;
+        }
+        let mut stdout = io::stdout().lock();
+        let written = if self.is_terminal {
+            let text = String::from_utf8_lossy(bytes);
+            stdout.write_all(untrusted::text(&text).as_bytes())
+        } else {
+            stdout.write_all(bytes)
+        };
+        self.lost = written.err();
+    }
+
+    fn conclude(mut self, status: u8, failures: u64) -> u8 {
+        let differing = self.differing;
+        if differing > 0 && self.document.is_none() {
+            let files = if differing == 1 { "file does" } else { "files do" };
+            log::fail("sum", &format!("{differing} {files} not have the sum of the list"));
+        }
+        if let Some(files) = self.document.take() {
+            let schema = "diopter.sum/1";
+            let document = SumDocument { schema, exit_status: status, files, failures };
+            return output::print_document(&document, status);
+        }
+        match self.lost.or_else(|| io::stdout().flush().err()) {
+            None => status,
+            Some(error) => output::status_of_lost_output(&error),
+        }
+    }
+}
+
+fn document_of(
+    path: &Path,
+    bytes: Option<u64>,
+    blake3: String,
+    is_same: Option<bool>,
+) -> FileDocument {
+    FileDocument {
+        name: path.display().to_string(),
+        name_bytes: name_bytes(path.as_os_str().as_bytes()),
+        bytes,
+        blake3,
+        is_same,
+    }
+}
