@@ -9,7 +9,12 @@ use crate::{run, tools};
 const FETCH_SECONDS: &str = "60";
 
 /// The lock files that are checked, by their manifests.
-const MANIFESTS: [&str; 3] = ["Cargo.toml", "benches/peers/Cargo.toml", "fuzz/Cargo.toml"];
+const MANIFESTS: [&str; 4] = [
+    "Cargo.toml",
+    "benches/peers/Cargo.toml",
+    "bindings/object-store/Cargo.toml",
+    "fuzz/Cargo.toml",
+];
 
 /// No advisories: its dependencies are those of other runtimes, and it is not distributed.
 const PEERS: &str = MANIFESTS[1];

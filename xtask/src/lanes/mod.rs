@@ -233,7 +233,7 @@ fn command(step: &Step, environment: &[(&'static str, String)]) -> Command {
 fn shown(step: &Step, environment: &[(&'static str, String)]) -> String {
     match &step.work {
         Work::Tidy => "cargo xtask tidy".to_owned(),
-        Work::Deny => "cargo-deny check, of the workspace, benches/peers and fuzz".to_owned(),
+        Work::Deny => "cargo-deny check, of every lock file".to_owned(),
         Work::Book => "mdbook build, of docs/ and the help of dio".to_owned(),
         Work::Fuzz => format!("every target of fuzz/ for {FUZZ_SECONDS} s"),
         Work::Features => "each combination of the features of diopter".to_owned(),

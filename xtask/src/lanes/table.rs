@@ -164,6 +164,22 @@ const CLIPPY_PEERS: &[&str] = &[
     "warnings",
 ];
 
+/// A separate workspace: its dependencies are those of object_store.
+const OBJECT_STORE: &[&str] = &["test", "--manifest-path", "bindings/object-store/Cargo.toml"];
+
+const CLIPPY_OBJECT_STORE: &[&str] = &[
+    "clippy",
+    "--all-targets",
+    "--manifest-path",
+    "bindings/object-store/Cargo.toml",
+    "--",
+    "-D",
+    "warnings",
+];
+
+const FMT_OBJECT_STORE: &[&str] =
+    &["fmt", "--manifest-path", "bindings/object-store/Cargo.toml", "--check"];
+
 const COMPARE: &[&str] = &[
     "test",
     "-p",
@@ -288,6 +304,15 @@ pub const LANES: &[Lane] = &[
         ..plain("process", 25, &[test(&["test", "-p", "diopter", "--test", "process"])])
     },
     Lane { uses: C_TOOLS, ..plain("c", 110, &[test(&["test", "-p", "diopter-c", "--test", "c"])]) },
+    plain(
+        "object-store",
+        100,
+        &[
+            check(FMT_OBJECT_STORE),
+            Step { target_below: Some("object-store"), ..check(CLIPPY_OBJECT_STORE) },
+            Step { target_below: Some("object-store"), ..test(OBJECT_STORE) },
+        ],
+    ),
     plain(
         "loom",
         60,
