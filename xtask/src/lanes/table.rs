@@ -180,6 +180,21 @@ const CLIPPY_OBJECT_STORE: &[&str] = &[
 const FMT_OBJECT_STORE: &[&str] =
     &["fmt", "--manifest-path", "bindings/object-store/Cargo.toml", "--check"];
 
+/// A separate workspace: redb needs a newer compiler.
+const REDB: &[&str] = &["test", "--manifest-path", "examples/redb/Cargo.toml"];
+
+const CLIPPY_REDB: &[&str] = &[
+    "clippy",
+    "--all-targets",
+    "--manifest-path",
+    "examples/redb/Cargo.toml",
+    "--",
+    "-D",
+    "warnings",
+];
+
+const FMT_REDB: &[&str] = &["fmt", "--manifest-path", "examples/redb/Cargo.toml", "--check"];
+
 const COMPARE: &[&str] = &[
     "test",
     "-p",
@@ -311,6 +326,15 @@ pub const LANES: &[Lane] = &[
             check(FMT_OBJECT_STORE),
             Step { target_below: Some("object-store"), ..check(CLIPPY_OBJECT_STORE) },
             Step { target_below: Some("object-store"), ..test(OBJECT_STORE) },
+        ],
+    ),
+    plain(
+        "redb",
+        30,
+        &[
+            check(FMT_REDB),
+            Step { target_below: Some("object-store"), ..check(CLIPPY_REDB) },
+            Step { target_below: Some("object-store"), ..test(REDB) },
         ],
     ),
     plain(
