@@ -57,7 +57,7 @@ struct Options {
 /// A suite that does not run, and why.
 type Skip = (String, String);
 
-/// `cargo xtask suites [--only NAME]... [--on FILE_SYSTEM]... [--mode run|all|direct]... [--quick]`.
+/// `cargo xtask suites [--only NAME]... [--on FILE_SYSTEM]... [--mode MODE]... [--quick]`.
 pub fn run(arguments: &[String]) -> Outcome {
     parse(arguments)?;
     if !repo::is_root() {
