@@ -1,0 +1,116 @@
+"""Requests on an asyncio event loop: one engine for each loop, on the loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from . import _native
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class _Driver:
+    """The engine of a loop, which the loop calls when its eventfd is readable."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = weakref.ref(loop)
+        self.engine = _native.LoopEngine()
+        self.is_scheduled = False
+        self.descriptor = self.engine.event_fd()
+        loop.add_reader(self.descriptor, self.turn)
+
+    def turn(self) -> None:
+        self.is_scheduled = False
+        if self.engine.turn():
+            self.schedule()
+
+    def schedule(self) -> None:
+        """Call ``turn`` after the tasks that are ready: their requests are submitted together."""
+        loop = self.loop()
+        if not self.is_scheduled and loop is not None and not loop.is_closed():
+            loop.call_soon(self.turn)
+            self.is_scheduled = True
+
+    def close(self) -> None:
+        loop = self.loop()
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self.descriptor)
+        self.engine.close()
+
+
+_drivers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Driver] = (
+    weakref.WeakKeyDictionary()
+)
+_lock = threading.Lock()
+
+
+def _driver(loop: asyncio.AbstractEventLoop) -> _Driver:
+    driver = _drivers.get(loop)
+    if driver is not None and not driver.engine.is_lost:
+        return driver
+    with _lock:
+        closed = [other for other in list(_drivers) if other.is_closed()]
+        unused = [_drivers.pop(other) for other in closed]
+    for other in unused:
+        # Only the thread of a closed loop can close its engine; another one leaves it to that.
+        other.close()
+    if driver is not None:
+        driver.close()
+    driver = _Driver(loop)
+    with _lock:
+        _drivers[loop] = driver
+    return driver
+
+
+@overload
+async def submit(
+    file: _native.File, what: Literal["read-bytes"], argument: int, offset: int
+) -> bytes: ...
+@overload
+async def submit(
+    file: _native.File, what: Literal["read", "write"], argument: Buffer, offset: int
+) -> int: ...
+@overload
+async def submit(
+    file: _native.File, what: Literal["sync", "sync-data"], argument: None, offset: int
+) -> None: ...
+async def submit(file: _native.File, what: str, argument: Any, offset: int) -> Any:
+    """Serve one request on the running loop."""
+    loop = asyncio.get_running_loop()
+    driver = _driver(loop)
+    future: asyncio.Future[Any] = loop.create_future()
+    number = driver.engine.submit(file, what, argument, offset, future)
+    driver.schedule()
+    try:
+        return await future
+    except BaseException as raised:
+        if not future.done() or future.cancelled():
+            driver.engine.abandon(number)
+            driver.schedule()
+        elif what == "write" and (error := future.exception()) is not raised:
+            # The task was cancelled after the write had completed, and did not take its result.
+            with contextlib.suppress(ValueError):
+                file.note_unseen(offset, memoryview(argument).nbytes, error)
+        raise
+
+
+def _after_fork() -> None:
+    """Fail what the parent has in flight: its results never come to this process."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    drivers = list(_drivers.values())
+    _drivers.clear()
+    for driver in drivers:
+        for future in driver.engine.disown():
+            if not future.done():
+                future.set_exception(OSError(errno.EOWNERDEAD, "the request is the parent's"))
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,333 @@
+"""Files: the native class with streams and awaitables."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from . import _native
+from ._asyncio import submit
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+    from ._types import Path
+
+#: Bytes of a read that asks for "all".
+READ_BYTES = 8 << 20
+
+
+class File(_native.File):
+    """A file that is open for direct I/O, at any offset, with any length, from any memory.
+
+    All methods may be called from any thread, and release the GIL. An error is an ``OSError`` with
+    ``errno`` and ``filename``; ``outcome(error)`` has the state of each range.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"mode={self.mode!r}"
+        return f"<diopter_io.File name={self.name!r} {state}>"
+
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        """Read ``(offset, length)`` pairs in one call; return their bytes in this order.
+
+        Ranges that are near each other become one request, and many requests are in flight.
+        """
+        self.readable()
+        return _native.read_batch([(self, offset, length) for offset, length in ranges])
+
+    def reader(self, offset: int = 0) -> Reader:
+        """Return a stream that reads from ``offset`` on, with requests ahead of it."""
+        return Reader(self, offset)
+
+    def writer(self, offset: int = 0) -> Writer:
+        """Return a stream that writes from ``offset`` on, with writes in flight behind its caller."""
+        return Writer(self, offset)
+
+    async def read_at_async(self, length: int, offset: int) -> bytes:
+        """``read_at`` on the running event loop."""
+        return await submit(self, "read-bytes", length, offset)
+
+    async def readinto_at_async(self, buffer: Buffer, offset: int) -> int:
+        """``readinto_at`` on the running event loop. ``buffer`` stays exported meanwhile."""
+        return await submit(self, "read", buffer, offset)
+
+    async def write_at_async(self, buffer: Buffer, offset: int) -> int:
+        """``write_at`` on the running event loop. ``buffer`` stays exported meanwhile."""
+        return await submit(self, "write", buffer, offset)
+
+    async def fsync_async(self, *, data_only: bool = False) -> None:
+        """``fsync`` on the running event loop."""
+        await submit(self, "sync-data" if data_only else "sync", None, 0)
+
+
+def open(  # noqa: A001
+    path: Path | int,
+    mode: str = "r",
+    *,
+    permissions: int = 0o666,
+    strict: bool = False,
+    shared_writers: bool = False,
+    striped: bool = False,
+    image: bool = False,
+    sync: Literal["data", "all"] | None = None,
+    route: Literal["direct", "buffered", "hybrid"] | None = None,
+) -> File:
+    """Open a file for direct I/O.
+
+    ``mode`` is that of the built-in ``open``: ``r``, ``r+``, ``w``, ``w+``, ``x``, ``x+``, ``a`` or
+    ``a+``. Files are binary. ``path`` may be a descriptor, which stays the caller's; the file has a
+    duplicate of it and the access that it was opened with.
+
+    ``strict`` refuses requests that would use the page cache. ``shared_writers`` locks blocks
+    against other processes that open with it. ``striped`` opens striped files as well as plain
+    ones, and ``image`` accepts ``IMAGE::/PATH``. ``sync`` makes each write durable: its data, or
+    all metadata too. ``route`` sends requests past the page cache, through it, or by size.
+    """
+    return File(
+        path,
+        mode,
+        permissions=permissions,
+        strict=strict,
+        shared_writers=shared_writers,
+        striped=striped,
+        image=image,
+        sync=sync,
+        route=route,
+    )
+
+
+def outcome(error: OSError) -> _native.Outcome | None:
+    """Return the state of each range of the request that failed, if ``error`` has one."""
+    found = getattr(error, "outcome", None)
+    return found if isinstance(found, _native.Outcome) else None
+
+
+class _Stream(io.RawIOBase):
+    """The position of a stream over a file."""
+
+    def __init__(self, file: _native.File, offset: int) -> None:
+        if offset < 0:
+            raise ValueError("the offset is negative: pass 0 or more")
+        self._file = file
+        self._at = offset
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        raise io.UnsupportedOperation("the stream is not for reading")
+
+    def write(self, data: Buffer, /) -> int:
+        raise io.UnsupportedOperation("the stream is not for writing")
+
+    @property
+    def name(self) -> object:
+        return self._file.name
+
+    def seekable(self) -> bool:
+        self._check()
+        return True
+
+    def fileno(self) -> int:
+        self._check()
+        return self._file.fileno()
+
+    def tell(self) -> int:
+        self._check()
+        return self._at
+
+    def _check(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+    def _target(self, offset: int, whence: int) -> int:
+        self._check()
+        if whence == os.SEEK_SET:
+            target = offset
+        elif whence == os.SEEK_CUR:
+            target = self.tell() + offset
+        elif whence == os.SEEK_END:
+            target = self._file.size + offset
+        else:
+            raise ValueError(f"invalid whence ({whence}): use 0, 1 or 2")
+        if target < 0:
+            raise ValueError(f"negative seek position {target}")
+        return target
+
+
+class Reader(_Stream):
+    """Reads a file from front to back, with requests ahead of it.
+
+    It is a raw stream of which every read is complete: fewer bytes than asked are the end of the
+    file. So it serves as a buffered stream too, for ``io.TextIOWrapper`` and the like. Bytes that
+    were written after they were read ahead are not seen; ``seek`` forgets what was read ahead.
+    """
+
+    _ahead: _native.ReadAhead | None = None
+
+    def __init__(self, file: _native.File, offset: int = 0) -> None:
+        super().__init__(file, offset)
+        if not file.readable():
+            raise io.UnsupportedOperation("the file is not open for reading")
+        self._ahead = _native.ReadAhead(file)
+
+    @property
+    def mode(self) -> str:
+        return "rb"
+
+    def readable(self) -> bool:
+        self._check()
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        count = self._stream().readinto(buffer, self._at)
+        self._at += count
+        return count
+
+    def readinto1(self, buffer: Buffer, /) -> int:
+        """As ``readinto``."""
+        return self.readinto(buffer)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read ``size`` bytes, or all up to the end of the file."""
+        if size is None or size < 0:
+            return self.readall()
+        left = max(self._left(), READ_BYTES)
+        memory = bytearray(min(size, left))
+        count = self.readinto(memory)
+        del memory[count:]
+        return bytes(memory)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Read up to ``size`` bytes."""
+        return self.read(io.DEFAULT_BUFFER_SIZE if size < 0 else size)
+
+    def readall(self) -> bytes:
+        self._check()
+        memory = bytearray(self._left())
+        done = self.readinto(memory)
+        del memory[done:]
+        # The file may have grown.
+        while done and (more := self.read(READ_BYTES)):
+            memory += more
+        return bytes(memory)
+
+    def peek(self, size: int = 0, /) -> bytes:
+        """Return bytes at the position without moving it."""
+        at = self.tell()
+        found = self.read(size if size > 0 else io.DEFAULT_BUFFER_SIZE)
+        self._at = at
+        return found
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._at = self._target(offset, whence)
+        self._stream().forget()
+        return self._at
+
+    def _left(self) -> int:
+        self._check()
+        return max(self._file.size - self._at, 0)
+
+    def close(self) -> None:
+        if not self.closed and self._ahead is not None:
+            self._ahead.forget()
+        super().close()
+
+    def _stream(self) -> _native.ReadAhead:
+        self._check()
+        if self._ahead is None:
+            raise ValueError("the reader was not initialised")
+        return self._ahead
+
+
+class Writer(_Stream):
+    """Writes a file from front to back, behind its caller.
+
+    A byte that was taken is not yet written: bytes are collected in aligned buffers, of which
+    several are in flight. ``flush`` writes what was taken, and ``close`` too. Neither makes anything
+    durable: call ``fsync`` of the file.
+
+    The first error ends the stream. It is raised once, by a later ``write``, ``flush`` or
+    ``close``, and its ``outcome`` has the state of each range of the stream. ``write`` and
+    ``flush`` then fail with ``ECANCELED``.
+    """
+
+    _behind: _native.WriteBehind | None = None
+
+    def __init__(self, file: _native.File, offset: int = 0) -> None:
+        super().__init__(file, offset)
+        if not file.writable():
+            raise io.UnsupportedOperation("the file is not open for writing")
+        self._behind = _native.WriteBehind(file, offset)
+
+    @property
+    def mode(self) -> str:
+        return "wb"
+
+    def writable(self) -> bool:
+        self._check()
+        return True
+
+    def tell(self) -> int:
+        return self._stream().position
+
+    def write(self, data: Buffer, /) -> int:
+        """Take all of ``data``."""
+        if self._file.closed:
+            raise ValueError("I/O operation on closed file")
+        return self._stream().write(data)
+
+    def flush(self) -> None:
+        super().flush()
+        if self._behind is not None:
+            self._behind.flush()
+
+    def truncate(self, size: int | None = None, /) -> int:
+        self.flush()
+        size = self.tell() if size is None else size
+        self._file.truncate(size)
+        return size
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self.flush()
+        target = self._target(offset, whence)
+        if target != self.tell():
+            self._stream().finish()
+            self._behind = _native.WriteBehind(self._file, target)
+        return target
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        try:
+            if self._behind is not None:
+                self._behind.finish()
+        finally:
+            self._behind = None
+            super().close()
+
+    def _stream(self) -> _native.WriteBehind:
+        self._check()
+        if self._behind is None:
+            raise ValueError("the writer was not initialised")
+        return self._behind
+
+
+io.BufferedIOBase.register(Reader)
+io.BufferedIOBase.register(Writer)

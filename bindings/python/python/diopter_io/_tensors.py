@@ -1,0 +1,280 @@
+"""Files of the format safetensors, read into one aligned buffer and used where they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ._types import Array, Path
+
+#: Bytes before the header, which have its length.
+PREFIX_BYTES = 8
+
+#: Bytes of the first read: the headers of most files.
+FIRST_BYTES = 256 << 10
+
+#: Ranges begin and end on a multiple of it, so that they are read without a copy.
+PAGE_BYTES = 4096
+
+#: Tensors with less than this between them are read together.
+GAP_BYTES = 256 << 10
+
+#: Bytes of one request.
+REQUEST_BYTES = 16 << 20
+
+#: Types of numpy.
+_NUMPY = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "F16": "float16",
+    "U32": "uint32",
+    "I32": "int32",
+    "F32": "float32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F64": "float64",
+    "C64": "complex64",
+}
+
+#: Types of ml_dtypes.
+_ML_DTYPES = {
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+
+#: The order in which the reference implementation writes types: the largest elements first.
+_ORDER = (
+    "U64 I64 F64 C64 F32 U32 I32 BF16 F16 U16 I16 F8_E5M2FNUZ F8_E4M3FNUZ F8_E8M0 F8_E4M3 F8_E5M2 "
+    "I8 U8 BOOL"
+).split()
+
+
+def _dtype(name: str, tensor: str) -> np.dtype[Any]:
+    """Return the type of an array, or raise what to do to have it."""
+    import numpy as np
+
+    if name in _NUMPY:
+        # The format is little-endian.
+        little: np.dtype[Any] = np.dtype(_NUMPY[name]).newbyteorder("<")
+        return little
+    if name not in _ML_DTYPES:
+        raise TypeError(f"tensor {tensor!r} has the type {name}, which numpy has no array for")
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        message = f"tensor {tensor!r} has the type {name}: install ml_dtypes to load it"
+        raise ImportError(message, name="ml_dtypes") from error
+    found = getattr(ml_dtypes, _ML_DTYPES[name], None)
+    if found is None:
+        raise ImportError(
+            f"tensor {tensor!r} has the type {name}: install a newer ml_dtypes", name="ml_dtypes"
+        )
+    dtype: np.dtype[Any] = np.dtype(found)
+    return dtype
+
+
+class _Tensor:
+    """A tensor of a header: its place counts from the start of the file."""
+
+    def __init__(self, fields: tuple[str, str, list[int], int, int], data: int) -> None:
+        self.name, self.dtype, self.shape, begin, end = fields
+        self.begin, self.end = data + begin, data + end
+
+
+def _header(file: _native.File) -> list[_Tensor]:
+    size = file.size
+    first = file.read_at(min(FIRST_BYTES, size), 0)
+    length = _native.safetensors_header_length(first[:PREFIX_BYTES], size)
+    data = PREFIX_BYTES + length
+    header = first[PREFIX_BYTES:data]
+    if len(header) < length:
+        header += file.read_at(length - len(header), PREFIX_BYTES + len(header))
+    tensors, _metadata = _native.safetensors_parse(header, size - data)
+    return [_Tensor(fields, data) for fields in tensors]
+
+
+def _ranges(tensors: Iterable[_Tensor]) -> list[tuple[int, int]]:
+    """Return the ranges of whole pages that hold these tensors, which are in order."""
+    ranges: list[tuple[int, int]] = []
+    for tensor in tensors:
+        if tensor.begin == tensor.end:
+            continue
+        begin = tensor.begin - tensor.begin % PAGE_BYTES
+        end = tensor.end + -tensor.end % PAGE_BYTES
+        if ranges and begin <= ranges[-1][1] + GAP_BYTES:
+            ranges[-1] = (ranges[-1][0], end)
+        else:
+            ranges.append((begin, end))
+    return ranges
+
+
+def _read(file: _native.File, ranges: list[tuple[int, int]]) -> _native.Buffer:
+    """Read ranges into one buffer, one after the other."""
+    memory = _native.Buffer(sum(end - begin for begin, end in ranges))
+    parts = []
+    place = 0
+    for begin, end in ranges:
+        for offset in range(begin, end, REQUEST_BYTES):
+            length = min(REQUEST_BYTES, end - offset)
+            parts.append((offset, place, length))
+            place += length
+    file.readinto_parts(memory, parts)
+    return memory
+
+
+def load_safetensors(path: Path, names: Iterable[str] | None = None) -> dict[str, Array]:
+    """Load the tensors of a safetensors file as numpy arrays, past the page cache.
+
+    All arrays are in one aligned buffer of huge pages, and none is copied: one array that is kept
+    keeps the whole buffer. Copy it to keep it alone. ``names`` loads a part of the file, and the
+    buffer then has that part. A tensor that is misaligned for its type in the file is copied.
+
+    BF16 and the types of 8-bit floats are those of ``ml_dtypes``, and need it.
+
+    Raises ``ValueError`` for a file that is not valid, ``KeyError`` for a name that it lacks, and
+    ``OSError``.
+    """
+    import numpy as np
+
+    with _native_open(path) as file:
+        tensors = _header(file)
+        if names is not None:
+            wanted = set(names)
+            missing = wanted.difference(tensor.name for tensor in tensors)
+            if missing:
+                raise KeyError(f"no tensor is called {sorted(missing)[0]!r} in {path!r}")
+            tensors = [tensor for tensor in tensors if tensor.name in wanted]
+        dtypes = [_dtype(tensor.dtype, tensor.name) for tensor in tensors]
+        ranges = _ranges(tensors)
+        memory = np.frombuffer(memoryview(_read(file, ranges)), np.uint8)
+    arrays: dict[str, Array] = {}
+    place = index = 0
+    for tensor, dtype in zip(tensors, dtypes, strict=True):
+        if tensor.begin == tensor.end:
+            arrays[tensor.name] = np.empty(tensor.shape, dtype)
+            continue
+        while tensor.begin >= ranges[index][1]:
+            place += ranges[index][1] - ranges[index][0]
+            index += 1
+        start = place + tensor.begin - ranges[index][0]
+        octets = memory[start : start + tensor.end - tensor.begin]
+        if octets.ctypes.data % dtype.alignment:
+            octets = octets.copy()
+        arrays[tensor.name] = octets.view(dtype).reshape(tensor.shape)
+    return arrays
+
+
+class _native_open:  # noqa: N801
+    """A file for reading that is closed at the end of the block."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = _native.File(path)
+
+    def __enter__(self) -> _native.File:
+        return self.file
+
+    def __exit__(self, *_error: object) -> None:
+        self.file.close()
+
+
+def _type_name(array: Array, tensor: str) -> str:
+    for known in (_NUMPY, _ML_DTYPES):
+        for name, dtype in known.items():
+            if array.dtype.name == dtype:
+                return name
+    raise TypeError(f"tensor {tensor!r} has the type {array.dtype}, which the format lacks")
+
+
+def _octets(array: Array) -> memoryview:
+    """Return the bytes of an array in the order of the format, copied if need be."""
+    import numpy as np
+
+    array = np.ascontiguousarray(array)
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array.reshape(-1).view(np.uint8).data
+
+
+def save_safetensors(
+    tensors: Mapping[str, Array], path: Path, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Save numpy arrays as a safetensors file, past the page cache.
+
+    The file gets its name when it is complete and durable; a file of this name is replaced.
+    """
+    header: dict[str, Any] = {}
+    if metadata is not None:
+        for key, value in metadata.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise TypeError("the metadata is not of strings")
+        header["__metadata__"] = dict(metadata)
+    named = [(name, array, _type_name(array, name)) for name, array in tensors.items()]
+    named.sort(key=lambda one: (_ORDER.index(one[2]), one[0]))
+    at = 0
+    for name, array, dtype in named:
+        if name == "__metadata__":
+            raise ValueError("a tensor cannot be called '__metadata__'")
+        end = at + array.nbytes
+        shape = [int(extent) for extent in array.shape]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    target = os.fsdecode(path)
+    temporary = f"{target}.{secrets.token_hex(4)}.part"
+    try:
+        with _Created(temporary, PREFIX_BYTES + len(text) + at) as stream:
+            stream.write(len(text).to_bytes(PREFIX_BYTES, "little"))
+            stream.write(text)
+            for _name, array, _dtype_name in named:
+                if array.nbytes:
+                    stream.write(_octets(array))
+        os.replace(temporary, target)
+    except BaseException:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        raise
+    _sync_directory(os.path.dirname(target) or ".")
+
+
+class _Created:
+    """A new file that is to have ``size`` bytes; durable at the end of the block."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self.file = _native.File(path, "x+")
+        # No other name shows the file while it is longer than its data.
+        self.stream = _native.WriteBehind(self.file, 0, size_hint=size)
+
+    def __enter__(self) -> _native.WriteBehind:
+        return self.stream
+
+    def __exit__(self, kind: object, _error: object, _traceback: object) -> None:
+        try:
+            self.stream.finish()
+            if kind is None:
+                self.file.fsync()
+        finally:
+            self.file.close()
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,175 @@
+"""``dio://``: local files for fsspec, past the page cache.
+
+Names, directories and attributes are those of fsspec's local file system. Reads, writes and copies
+are diopter's. Importing this module needs fsspec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from fsspec.compression import compr
+from fsspec.core import get_compression
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import isfilelike
+
+from ._files import File, Reader, Writer
+from ._files import open as _open
+from ._native import read_batch
+from ._tools import copy
+
+#: Bytes that a copy to or from a stream moves at once.
+COPY_BYTES = 8 << 20
+
+
+class _DioReader(Reader):
+    """A stream that reads, and has its file to itself."""
+
+    def __init__(self, fs: DioFileSystem, path: str, file: File) -> None:
+        super().__init__(file)
+        self.fs, self.path, self.size, self.blocksize = fs, path, file.size, COPY_BYTES
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
+
+
+class _DioWriter(Writer):
+    """A stream that writes, and has its file to itself."""
+
+    def __init__(self, fs: DioFileSystem, path: str, file: File, offset: int) -> None:
+        super().__init__(file, offset)
+        self.fs, self.path, self.blocksize = fs, path, COPY_BYTES
+        self.autocommit = True
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._file.close()
+
+
+class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
+    """Local files whose bytes move by direct I/O.
+
+    ``auto_mkdir`` makes missing directories, as that of fsspec's local file system.
+    """
+
+    protocol = "dio"
+
+    @property
+    def fsid(self) -> str:
+        return "dio"
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        compression: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        path = self._strip_protocol(path)
+        plain = mode.replace("b", "").replace("t", "")
+        if plain == "r+" or not autocommit or "+" in plain:
+            # Streams in both directions, and files that a transaction names later.
+            return super()._open(
+                path, mode, block_size, autocommit=autocommit, compression=compression, **kwargs
+            )
+        if self.auto_mkdir and plain != "r":
+            self.makedirs(self._parent(path), exist_ok=True)
+        file = _open(path, plain)
+        stream: Any
+        if plain == "r":
+            stream = _DioReader(self, path, file)
+        else:
+            stream = _DioWriter(self, path, file, file.size if plain == "a" else 0)
+        compression = get_compression(path, compression)
+        if compression:
+            return compr[compression](stream, mode=plain + "b")
+        return stream
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.auto_mkdir:
+            self.makedirs(self._parent(target), exist_ok=True)
+        if os.path.isfile(source) and (os.path.isfile(target) or not os.path.lexists(target)):
+            copy(source, target)
+        else:
+            super().cp_file(source, target, **kwargs)
+
+    def get_file(self, path1: str, path2: Any, callback: Any = None, **kwargs: Any) -> None:
+        if not isfilelike(path2):
+            self.cp_file(path1, path2, **kwargs)
+            return
+        with self.open(path1, "rb") as source:
+            while piece := source.read(COPY_BYTES):
+                path2.write(piece)
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
+    ) -> bytes:
+        with _open(self._strip_protocol(path)) as file:
+            at, stop = _bounds(start, end, file.size)
+            return file.read_at(stop - at, at)
+
+    def cat_ranges(
+        self,
+        paths: Sequence[str],
+        starts: Sequence[int] | int | None,
+        ends: Sequence[int] | int | None,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Read ranges of several files, all of them in one call."""
+        count = len(paths)
+        firsts = starts if isinstance(starts, Sequence) else [starts] * count
+        lasts = ends if isinstance(ends, Sequence) else [ends] * count
+        if len(firsts) != count or len(lasts) != count:
+            raise ValueError("paths, starts and ends have different lengths")
+        found: list[Any] = [None] * count
+        wanted: list[tuple[File, int, int]] = []
+        indexes: list[int] = []
+        with contextlib.ExitStack() as stack:
+            files: dict[str, File | OSError] = {}
+            for index, path in enumerate(map(self._strip_protocol, paths)):
+                if path not in files:
+                    files[path] = _opened(path, stack)
+                file = files[path]
+                if isinstance(file, OSError):
+                    found[index] = file
+                    continue
+                at, stop = _bounds(firsts[index], lasts[index], file.size)
+                wanted.append((file, at, stop - at))
+                indexes.append(index)
+            for index, part in zip(indexes, read_batch(wanted, returns_errors=True), strict=True):
+                found[index] = part
+        if on_error == "raise":
+            for part in found:
+                if isinstance(part, OSError):
+                    raise part
+        return found
+
+    def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
+        with self.open(path, "xb" if mode == "create" else "wb") as file:
+            file.write(value)
+
+
+def _opened(path: str, stack: contextlib.ExitStack) -> File | OSError:
+    """Open a file up to the end of a block, or return why not."""
+    try:
+        return stack.enter_context(_open(path))
+    except OSError as error:
+        return error
+
+
+def _bounds(start: int | None, end: int | None, size: int) -> tuple[int, int]:
+    """Return a range as those of a slice: negative numbers count from the end."""
+    at, stop, _step = slice(start, end).indices(size)
+    return at, max(at, stop)

@@ -1,0 +1,176 @@
+//! Memory of Python objects for requests: any object with the buffer protocol. An export keeps the
+//! object from being resized or freed until it is dropped.
+
+use std::ptr::NonNull;
+
+use diopter::engine::{OwnedBuf, OwnedBufMut};
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
+use pyo3::{PyTypeInfo, ffi};
+
+/// The exported bytes of an object.
+#[derive(Debug)]
+pub struct Export {
+    /// A memoryview of the object: it has the export. Without the GIL, its drop takes effect when
+    /// Python calls this module again, and [`release_soon`] has it do so.
+    view: Option<Py<PyAny>>,
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the address is that of memory which the view keeps exported, and exported memory may be
+// used from any thread.
+unsafe impl Send for Export {}
+
+impl Export {
+    /// Exports the bytes of `object`, for writing if `is_writable`.
+    ///
+    /// # Errors
+    /// `TypeError` without the buffer protocol, `BufferError` for bytes that are not contiguous, or
+    /// read-only and to be written.
+    fn of(object: &Bound<'_, PyAny>, is_writable: bool) -> PyResult<Export> {
+        let view = PyMemoryView::from(object)?;
+        let flags = if is_writable { ffi::PyBUF_WRITABLE } else { ffi::PyBUF_SIMPLE };
+        let mut buffer = ffi::Py_buffer::new();
+        // SAFETY: `view` is an object, and `buffer` takes the description; the GIL is held.
+        let code = unsafe { ffi::PyObject_GetBuffer(view.as_ptr(), &raw mut buffer, flags) };
+        if code != 0 {
+            return Err(PyErr::fetch(object.py()));
+        }
+        let (base, length) = (NonNull::new(buffer.buf.cast::<u8>()), buffer.len);
+        // SAFETY: `PyObject_GetBuffer` filled it. `view` has a separate export of the object, so
+        // the address stays good.
+        unsafe { ffi::PyBuffer_Release(&raw mut buffer) };
+        let length = usize::try_from(length)
+            .map_err(|_| PyBufferError::new_err("the length of the buffer is negative"))?;
+        let base = base.filter(|_| length > 0).unwrap_or(NonNull::dangling());
+        Ok(Export { view: Some(view.into_any().unbind()), base, length })
+    }
+
+    fn empty() -> Export {
+        Export { view: None, base: NonNull::dangling(), length: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Releases the export now.
+    pub fn release(mut self, py: Python<'_>) {
+        if let Some(view) = self.view.take() {
+            view.drop_ref(py);
+        }
+    }
+}
+
+/// Memory that a read fills.
+#[derive(Debug)]
+pub struct Filled(pub Export);
+
+/// Memory that a write takes.
+#[derive(Debug)]
+pub struct Taken(pub Export);
+
+impl Filled {
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Filled> {
+        Export::of(object, true).map(Filled)
+    }
+
+    /// Returns `length` bytes from `start` on, as far as it has them, with a reference to the
+    /// export.
+    pub fn part(&self, py: Python<'_>, start: usize, length: usize) -> Filled {
+        let start = start.min(self.0.length);
+        let length = length.min(self.0.length - start);
+        // SAFETY: `start` is at most the length of the exported bytes.
+        let base = unsafe { self.0.base.add(start) };
+        let view = self.0.view.as_ref().map(|view| view.clone_ref(py));
+        Filled(Export { view, base, length })
+    }
+
+    /// Copies `bytes` into it from `at` on, as far as it reaches; returns how many.
+    pub fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.0.length.saturating_sub(at));
+        let to = self.0.base.as_ptr().wrapping_add(at);
+        // SAFETY: `count` bytes from `at` on are in the export, which is writable. `bytes` is
+        // memory of the engine's.
+        unsafe { std::ptr::copy(bytes.as_ptr(), to, count) };
+        count
+    }
+}
+
+impl Taken {
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Taken> {
+        Export::of(object, false).map(Taken)
+    }
+
+    /// Returns up to `length` bytes from `start` on, to be copied.
+    pub fn slice(&self, start: usize, length: usize) -> &[u8] {
+        let start = start.min(self.0.length);
+        let length = length.min(self.0.length - start);
+        let base = self.0.base.as_ptr().wrapping_add(start);
+        // SAFETY: the bytes are in the export. The caller copies them and decides nothing by them,
+        // so what other threads of Python do to them meanwhile is as `lib.rs` says.
+        unsafe { std::slice::from_raw_parts(base, length) }
+    }
+}
+
+// SAFETY: exported memory neither moves nor is freed while the view exists, and the view is in the
+// parts. It is memory of Python objects, which Rust takes to be initialised. What Python code does
+// to it meanwhile is the caller's, as `lib.rs` says.
+unsafe impl OwnedBuf for Filled {
+    type Parts = Export;
+    const WRITABLE: bool = true;
+
+    fn into_parts(self) -> (NonNull<u8>, usize, Export) {
+        (self.0.base, self.0.length, self.0)
+    }
+
+    unsafe fn from_parts(_base: NonNull<u8>, _length: usize, parts: Export) -> Filled {
+        Filled(parts)
+    }
+
+    fn empty() -> Filled {
+        Filled(Export::empty())
+    }
+}
+// SAFETY: `WRITABLE` is true; the export was made for writing.
+unsafe impl OwnedBufMut for Filled {}
+
+// SAFETY: as for `Filled`. The engine does not write to it, since `WRITABLE` is false.
+unsafe impl OwnedBuf for Taken {
+    type Parts = Export;
+    const WRITABLE: bool = false;
+
+    fn into_parts(self) -> (NonNull<u8>, usize, Export) {
+        (self.0.base, self.0.length, self.0)
+    }
+
+    unsafe fn from_parts(_base: NonNull<u8>, _length: usize, parts: Export) -> Taken {
+        Taken(parts)
+    }
+
+    fn empty() -> Taken {
+        Taken(Export::empty())
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let Some(view) = self.view.take() else { return };
+        drop(view);
+        release_soon();
+    }
+}
+
+/// Has the interpreter release the exports that were dropped without the GIL, as soon as its main
+/// thread runs code again. With a full queue of such calls, the next call of this module does it.
+fn release_soon() {
+    extern "C" fn attach(_nothing: *mut std::ffi::c_void) -> std::ffi::c_int {
+        // Attaching is what releases them.
+        Python::try_attach(|py| PyMemoryView::type_object(py).is_none());
+        0
+    }
+    // SAFETY: this call is for threads without the GIL too; the function has no argument.
+    unsafe { ffi::Py_AddPendingCall(Some(attach), std::ptr::null_mut()) };
+}

@@ -1,0 +1,30 @@
+//! The module `diopter_io._native`.
+
+use pyo3::prelude::*;
+
+/// The native part of `diopter_io`.
+#[pymodule(gil_used = false)]
+mod _native {
+    #[pymodule_export]
+    use crate::abandoned::AbandonedWrite;
+    #[pymodule_export]
+    use crate::backend::use_backend;
+    #[pymodule_export]
+    use crate::error::PyOutcome;
+    #[pymodule_export]
+    use crate::event_loop::LoopEngine;
+    #[pymodule_export]
+    use crate::file::File;
+    #[pymodule_export]
+    use crate::memory::Buffer;
+    #[pymodule_export]
+    use crate::ranges::read_batch;
+    #[pymodule_export]
+    use crate::reader::ReadAhead;
+    #[pymodule_export]
+    use crate::tensors::{safetensors_header_length, safetensors_parse};
+    #[pymodule_export]
+    use crate::tools::{copy_json, explain_json, probe_json, stripe_create};
+    #[pymodule_export]
+    use crate::writer::WriteBehind;
+}

@@ -1,0 +1,146 @@
+"""The file system of fsspec: its own abstract tests, and what is ours."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import diopter_io.fsspec
+import fsspec
+import fsspec.tests.abstract as abstract
+import numpy as np
+import pytest
+from fsspec.implementations.local import LocalFileSystem, make_path_posix
+
+
+class DioFixtures(abstract.AbstractFixtures):  # type: ignore[misc]
+    @pytest.fixture(scope="class")
+    def fs(self) -> Any:
+        return diopter_io.fsspec.DioFileSystem(auto_mkdir=True)
+
+    @pytest.fixture
+    def fs_path(self, tmpdir: Any) -> str:
+        return str(tmpdir)
+
+    @pytest.fixture
+    def fs_sanitize_path(self) -> Callable[[str], str]:
+        return make_path_posix  # type: ignore[no-any-return]
+
+
+class TestDioCopy(abstract.AbstractCopyTests, DioFixtures):  # type: ignore[misc]
+    pass
+
+
+class TestDioGet(abstract.AbstractGetTests, DioFixtures):  # type: ignore[misc]
+    pass
+
+
+class TestDioPut(abstract.AbstractPutTests, DioFixtures):  # type: ignore[misc]
+    pass
+
+
+class TestDioOpen(abstract.AbstractOpenTests, DioFixtures):  # type: ignore[misc]
+    pass
+
+
+class TestDioPipe(abstract.AbstractPipeTests, DioFixtures):  # type: ignore[misc]
+    pass
+
+
+@pytest.fixture
+def url(path: pathlib.Path) -> str:
+    return f"dio://{path}"
+
+
+def test_the_protocol_is_registered(url: str) -> None:
+    assert fsspec.get_filesystem_class("dio") is diopter_io.fsspec.DioFileSystem
+    with fsspec.open(url, "wb") as file:
+        file.write(b"bytes")
+    with fsspec.open(url) as file:
+        assert isinstance(file, diopter_io.Reader)
+        assert file.read() == b"bytes"
+    fs, path = fsspec.url_to_fs(url)
+    assert fs.unstrip_protocol(path) == url
+    assert fs.info(path)["size"] == 5
+
+
+def test_modes_and_text(url: str) -> None:
+    with fsspec.open(url, "w") as file:
+        file.write("line 1\nline 2\n")
+    with fsspec.open(url, "a") as file:
+        file.write("line 3\n")
+    with fsspec.open(url, "r") as file:
+        assert list(file) == ["line 1\n", "line 2\n", "line 3\n"]
+    fs = fsspec.filesystem("dio")
+    with fs.open(url, "r+b") as file:
+        file.seek(5)
+        file.write(b"X")
+    assert fs.cat_file(url)[:8] == b"line X\nl"
+    with pytest.raises(FileExistsError):
+        fs.pipe_file(url, b"", mode="create")
+    with pytest.raises(FileNotFoundError):
+        fs.open(url + ".missing")
+
+
+def test_compression(path: pathlib.Path, url: str) -> None:
+    data = os.urandom(100_000) * 3
+    with fsspec.open(url + ".gz", "wb", compression="infer") as file:
+        file.write(data)
+    assert pathlib.Path(f"{path}.gz").read_bytes()[:2] == b"\x1f\x8b"
+    with fsspec.open(url + ".gz", "rb", compression="infer") as file:
+        assert file.read() == data
+
+
+def test_ranges(path: pathlib.Path, url: str, content: Callable[[int], bytes]) -> None:
+    data = content(100_000)
+    other = path.with_name("other")
+    other.write_bytes(b"0123456789")
+    fs = fsspec.filesystem("dio")
+    for start, end in [(None, None), (5, 10), (-10, None), (None, -10), (10, 5), (99_990, 1 << 40)]:
+        assert fs.cat_file(url, start, end) == data[start:end]
+    found = fs.cat_ranges([url, other, url], [7, -3, 0], [5000, None, 1])
+    assert found == [data[7:5000], b"789", data[:1]]
+    assert fs.cat_ranges([url, url], 1, 3) == [data[1:3]] * 2
+    found = fs.cat_ranges([url, str(path) + ".missing"], 0, 4)
+    assert found[0] == data[:4]
+    assert isinstance(found[1], FileNotFoundError)
+    with pytest.raises(FileNotFoundError):
+        fs.cat_ranges([url, str(path) + ".missing"], 0, 4, on_error="raise")
+    with pytest.raises(ValueError, match="different lengths"):
+        fs.cat_ranges([url], [0, 1], 4)
+
+
+def test_transactions(path: pathlib.Path, url: str) -> None:
+    fs = fsspec.filesystem("dio")
+    with fs.transaction, fs.open(url, "wb") as file:
+        file.write(b"bytes")
+        assert not path.exists()
+    assert path.read_bytes() == b"bytes"
+
+
+def test_numpy_reads_and_writes_streams(url: str) -> None:
+    array = np.arange(1 << 20).reshape(1024, 1024)
+    with fsspec.open(url, "wb") as file:
+        np.save(file, array)
+    with fsspec.open(url, "rb") as file:
+        assert (np.load(file) == array).all()
+
+
+@pytest.fixture
+def tmpdir() -> Iterator[str]:
+    """A directory on the disk."""
+    with tempfile.TemporaryDirectory(prefix="diopter-python-") as path:
+        yield path
+
+
+def test_the_rest_is_the_local_file_system(tmpdir: str) -> None:
+    fs = fsspec.filesystem("dio")
+    assert isinstance(fs, LocalFileSystem)
+    fs.makedirs(f"dio://{tmpdir}/a/b")
+    fs.touch(f"{tmpdir}/a/b/c")
+    assert fs.find(f"dio://{tmpdir}") == [f"{tmpdir}/a/b/c"]
+    fs.rm(f"{tmpdir}/a", recursive=True)
+    assert fs.ls(tmpdir) == []

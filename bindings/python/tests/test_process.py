@@ -1,0 +1,325 @@
+"""Fork, signals, and a disk that is full."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+
+import diopter_io
+import numpy as np
+import pytest
+from conftest import skip
+
+MIB = 1 << 20
+
+
+def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_child_of_fork_uses_its_parents_files(
+    path: pathlib.Path, content: Callable[[int], bytes]
+) -> None:
+    content(8 * MIB)
+    done = run(
+        """
+        import asyncio, errno, os, sys, time, diopter_io
+        path = sys.argv[1]
+        data = open(path, "rb").read()
+        file = diopter_io.open(path, "r+")
+        reader = file.reader()
+        assert reader.read(300_000) == data[:300_000]
+        assert asyncio.run(file.read_at_async(100, 3)) == data[3:103]
+        writer = file.writer(len(data))
+        writer.write(b"parent")
+        child = os.fork()
+        if child == 0:
+            started = time.monotonic()
+            assert file.read_at(5000, 7) == data[7:5007]
+            assert file.read_at(8 << 20, 0) == data
+            assert file.read_ranges([(1, 10), (5000, 10)]) == [data[1:11], data[5000:5010]]
+            assert reader.read(5_000_000) == data[300_000:5_300_000]
+            assert asyncio.run(file.read_at_async(100, 3)) == data[3:103]
+            # The bytes of a stream are the parent's: the child writes none of them.
+            for call in (lambda: writer.write(b"child"), writer.flush):
+                try:
+                    call()
+                except OSError as error:
+                    assert error.errno == errno.EOWNERDEAD
+                else:
+                    os._exit(1)
+            writer.close()
+            assert file.size == len(data)
+            file.write_at(b"child", 0)
+            file.fsync()
+            assert time.monotonic() - started < 5
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert file.read_at(5, 0) == b"child"
+        writer.close()
+        assert file.read_at(100, len(data)) == b"parent"
+        assert asyncio.run(file.read_at_async(5, 0)) == b"child"
+        print("fine")
+        """,
+        path,
+    )
+    assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
+
+
+def test_a_fork_with_requests_in_flight_fails_them_in_the_child(
+    path: pathlib.Path, content: Callable[[int], bytes]
+) -> None:
+    content(8 * MIB)
+    done = run(
+        """
+        import asyncio, errno, os, sys, time, diopter_io
+        file = diopter_io.open(sys.argv[1])
+        async def main():
+            task = asyncio.create_task(file.read_at_async(8 << 20, 0))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            child = os.fork()
+            started = time.monotonic()
+            if child == 0:
+                try:
+                    await task
+                except OSError as error:
+                    late = time.monotonic() - started > 1
+                    os._exit(7 if error.errno == errno.EOWNERDEAD and not late else 8)
+                os._exit(9)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            assert len(await task) == 8 << 20
+        asyncio.run(main())
+        print("fine")
+        """,
+        path,
+    )
+    assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time, diopter_io
+# A background job of a shell ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+path, what, after = sys.argv[1], sys.argv[2], float(sys.argv[3])
+file = diopter_io.open(path, "r+")
+size = 1 << 30
+writer = file.writer()
+memory = bytearray(size)
+sent = []
+def interrupt():
+    time.sleep(after)
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+def forever():
+    while True:
+        if what == "read": file.readinto_at(memory, 0)
+        elif what == "write": file.write_at(memory, 0)
+        elif what == "ranges": file.read_ranges([(0, size)])
+        elif what == "readv": file.readv([memory], 0)
+        elif what == "stream": file.reader().readinto(memory)
+        elif what == "writer":
+            writer.seek(0)
+            writer.write(memory)
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    forever()
+except KeyboardInterrupt:
+    took = time.monotonic() - sent[0]
+print(f"{took:.3f}")
+deadline = time.monotonic() + 10
+while True:
+    try:
+        memory.clear()
+        break
+    except BufferError:
+        assert time.monotonic() < deadline, "the export stays"
+        time.sleep(0.01)
+assert len(file.read_at(100, 0)) == 100
+file.fsync()
+"""
+
+
+@pytest.mark.parametrize("what", ["read", "write", "ranges", "readv", "stream", "writer"])
+def test_ctrl_c_ends_a_long_call(path: pathlib.Path, what: str) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    command = [sys.executable, "-c", INTERRUPTED, path, what, "0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    # The bound is 0.2 s on an idle machine.
+    assert float(done.stdout) < 0.2 * (1 if os.getloadavg()[0] < 2 else 3)
+
+
+def test_ctrl_c_ends_a_copy(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "data"
+    with path.open("wb") as file:
+        file.truncate(1 << 31)
+    done = run(
+        """
+        import os, signal, sys, threading, time, diopter_io
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        def interrupt():
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=interrupt, daemon=True).start()
+        try:
+            diopter_io.copy(sys.argv[1], sys.argv[1] + ".copy", sparse="never", reflink=False)
+        except KeyboardInterrupt:
+            print("interrupted")
+        assert not os.path.exists(sys.argv[1] + ".copy")
+        """,
+        path,
+    )
+    assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A tmpfs of 8 MiB."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8M", "tmpfs", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        skip("mount", mounted.stderr.strip())
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_disk_that_is_full(small_disk: pathlib.Path) -> None:
+    with diopter_io.open(small_disk / "data", "w+") as file:
+        with pytest.raises(OSError) as raised:
+            file.write_at(bytes(16 * MIB), 4096)
+        assert raised.value.errno == errno.ENOSPC
+        found = diopter_io.outcome(raised.value)
+        assert found is not None
+        ranges = sorted(found.done + found.failed + found.not_tried + found.unknown)
+        assert ranges[0][0] == 4096
+        assert ranges[-1][1] == 16 * MIB + 4096
+        assert all(before[1] == after[0] for before, after in zip(ranges, ranges[1:]))
+
+
+def test_a_disk_that_becomes_full_ends_a_stream(small_disk: pathlib.Path) -> None:
+    data = os.urandom(300_001)
+    with diopter_io.open(small_disk / "data", "w+") as file:
+        writer = file.writer(5)
+        with pytest.raises(OSError) as raised:
+            for _ in range(100):
+                writer.write(data)
+            writer.flush()
+        assert raised.value.errno == errno.ENOSPC
+        assert raised.value.filename == file.name
+        found = diopter_io.outcome(raised.value)
+        assert found is not None
+        assert found.failed
+        ranges = sorted(found.done + found.failed + found.not_tried + found.unknown)
+        assert (ranges[0][0], ranges[-1][1]) == (5, writer.tell())
+        assert all(before[1] == after[0] for before, after in zip(ranges, ranges[1:]))
+        for start, end in found.done:
+            first = data[(start - 5) % len(data) :][:1000]
+            assert file.read_at(min(end - start, len(first)), start) == first
+        # It is raised once, and nothing more is written, also where there is room.
+        file.truncate(0)
+        for call in [lambda: writer.write(b"x"), writer.flush]:
+            with pytest.raises(OSError) as raised:
+                call()
+            assert raised.value.errno == errno.ECANCELED
+        writer.close()
+        assert writer.closed
+        assert file.size == 0
+        with pytest.raises(OSError) as raised, file.writer() as writer:
+            writer.write(bytes(16 * MIB))
+        assert raised.value.errno == errno.ENOSPC
+        assert writer.closed
+
+
+def test_a_full_disk_leaves_no_part_of_a_safetensors_file(small_disk: pathlib.Path) -> None:
+    with pytest.raises(OSError) as raised:
+        diopter_io.save_safetensors({"a": np.zeros(16 * MIB, np.uint8)}, small_disk / "data")
+    assert raised.value.errno == errno.ENOSPC
+    assert os.listdir(small_disk) == []
+
+
+def test_a_cancelled_write_that_fails_makes_every_flush_fail(small_disk: pathlib.Path) -> None:
+    async def main() -> None:
+        with diopter_io.open(small_disk / "data", "w+") as file:
+            task = asyncio.create_task(file.write_at_async(bytes(16 * MIB), 0))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            for _ in range(2):
+                with pytest.raises(OSError) as raised:
+                    await file.fsync_async()
+                assert raised.value.errno == errno.ENOSPC
+                with pytest.raises(OSError) as raised:
+                    file.fsync()
+                assert raised.value.errno == errno.ENOSPC
+            writes, lost = file.take_abandoned()
+            assert [one.errno for one in writes] == [errno.ENOSPC]
+            assert lost == 0
+
+    asyncio.run(main())
+
+
+def test_threads_are_not_left_behind(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
+    content(4 * MIB)
+    started = time.monotonic()
+    done = run(
+        """
+        import asyncio, sys, threading, diopter_io
+        file = diopter_io.open(sys.argv[1])
+        async def main():
+            asyncio.create_task(file.read_at_async(4 << 20, 0))
+            await asyncio.sleep(0)
+        asyncio.run(main())
+        thread = threading.Thread(target=file.read_at, args=(4 << 20, 0), daemon=True)
+        thread.start()
+        reader = file.reader()
+        reader.read(1 << 20)
+        """,
+        path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert time.monotonic() - started < 10
+
+
+def test_the_example_of_the_readme(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
+    content(8 * MIB + 5)
+    readme = pathlib.Path(__file__).parents[3] / "README.md"
+    _, section = readme.read_text().split("## From Python", 1)
+    code = section.split("```python\n", 1)[1].split("```", 1)[0]
+    done = run(code, path)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\d+\.\d\d GiB/s\n", done.stdout)
+
+
+def test_signals_of_other_kinds_do_not_end_a_call(path: pathlib.Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(256 * MIB)
+    seen: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _frame: seen.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+    try:
+        with diopter_io.open(path) as opened:
+            memory = bytearray(256 * MIB)
+            assert opened.readinto_at(memory, 0) == 256 * MIB
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert shutil.disk_usage(path).total > 0
