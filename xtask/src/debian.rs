@@ -1,8 +1,8 @@
 //! The packages that lanes want, and how they come onto a Debian machine. Installs only what is
 //! missing, and only as root on Debian; elsewhere it says what to install.
 
-use crate::capability::Capability;
 use crate::repo;
+use diopter_skip::Capability;
 use std::path::Path;
 use std::process::Command;
 

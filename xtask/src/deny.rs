@@ -9,10 +9,11 @@ use crate::{run, tools};
 const FETCH_SECONDS: &str = "60";
 
 /// The lock files that are checked, by their manifests.
-const MANIFESTS: [&str; 6] = [
+const MANIFESTS: [&str; 7] = [
     "Cargo.toml",
     "benches/peers/Cargo.toml",
     "bindings/object-store/Cargo.toml",
+    "bindings/python/Cargo.toml",
     "examples/parquet/Cargo.toml",
     "examples/redb/Cargo.toml",
     "fuzz/Cargo.toml",

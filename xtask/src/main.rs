@@ -6,12 +6,13 @@
 mod repo;
 mod run;
 mod guard;
+mod debian;
+mod python;
 mod tools;
 mod deny;
 mod book;
 mod interface;
 mod capability;
-mod debian;
 mod fio;
 mod fuzz;
 mod tidy;
@@ -42,6 +43,7 @@ cargo xtask COMMAND
   fio [FIO=DIR] [--profile NAME] [--output NAME]
                                      build fio's external engine against the installed fio, or
                                      against the source tree DIR; prints the path of the library
+  python [TEST...]                   build, install and test the Python package, or some tests of it
   suites [--only NAME]... [--quick]  suites of other projects with and without `dio run`, as root
   demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
@@ -82,6 +84,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "bench" => bench::run(rest),
         "peers" => peers::run(rest),
         "fio" => fio::run(rest),
+        "python" => python::run(rest),
         "suites" => suites::run(rest),
         "suites-inner" => suites::run_inner(rest),
         "demo" => demo::run(rest),

@@ -1,7 +1,7 @@
 //! The tools of cargo that lanes need, each at one version, and how they are installed below the
 //! target directory. It knows no lanes.
 
-use crate::{repo, run};
+use crate::{python, repo, run};
 use diopter_skip::Capability;
 use std::path::PathBuf;
 use std::process::Command;
@@ -63,6 +63,11 @@ pub fn provide(wanted: &[Capability]) {
             println!("{error}");
         }
     }
+    if wanted.contains(&Capability::PythonWheels)
+        && let Err(error) = python::provide()
+    {
+        println!("{error}");
+    }
     if wanted.contains(&Capability::Miri) {
         add_miri();
     }
@@ -81,6 +86,9 @@ fn add_miri() {
 
 /// Returns why the tool of a capability is missing, if so; `None` for other capabilities.
 pub fn probe(capability: Capability) -> Option<Result<(), String>> {
+    if capability == Capability::PythonWheels {
+        return Some(python::probe());
+    }
     if let Some(module) = MODULES.iter().find(|module| module.capability == capability) {
         let why = format!("the module {} of Python is not installed", module.name);
         return Some(module.is_there().then_some(()).ok_or(why));

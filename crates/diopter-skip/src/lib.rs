@@ -119,12 +119,18 @@ capabilities! {
     Mount = "mount",
     /// The program node.
     Node = "node",
+    /// A free-threaded CPython.
+    FreeThreaded = "free-threaded-python",
     /// A high limit of open files.
     OpenFiles = "open-files",
+    /// A CPython of another version than the machine's.
+    OtherPython = "other-python",
     /// PostgreSQL 16 or newer, of the Python module pgserver.
     Pgserver = "pgserver",
     /// Python 3.
     Python = "python3",
+    /// The tools that build and test the Python package, from PyPI.
+    PythonWheels = "python-wheels",
     /// Reflinks.
     Reflink = "reflink",
     /// Root.

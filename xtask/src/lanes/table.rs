@@ -319,6 +319,11 @@ pub const LANES: &[Lane] = &[
         ..plain("process", 25, &[test(&["test", "-p", "diopter", "--test", "process"])])
     },
     Lane { uses: C_TOOLS, ..plain("c", 110, &[test(&["test", "-p", "diopter-c", "--test", "c"])]) },
+    Lane {
+        needs: &[Capability::PythonWheels],
+        uses: &[Capability::Valgrind],
+        ..plain("python", 120, &[test(&["xtask", "python"])])
+    },
     plain(
         "object-store",
         100,
@@ -372,7 +377,7 @@ pub const LANES: &[Lane] = &[
     },
     plain(
         "golden",
-        420,
+        360,
         &[test(GOLDEN), test(&["test", "-p", "diopter-copy", "--test", "observer"])],
     ),
     Lane {
@@ -521,7 +526,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         needs: &[Capability::Cxx],
-        ..plain("fuzz", 300, &[Step { work: Work::Fuzz, ..check(&[]) }])
+        ..plain("fuzz", 240, &[Step { work: Work::Fuzz, ..check(&[]) }])
     },
 ];
 
