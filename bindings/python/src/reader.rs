@@ -1,5 +1,6 @@
 //! `ReadAhead`: serves reads that go on where the last one ended from requests that were made
-//! before them. Any thread may use it. The class `Reader` of Python's side has the position.
+//! before them. Any thread may use it, while a `diopter::SequentialReader` stays on the thread
+//! whose engine serves it. The class `Reader` of Python's side has the position.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

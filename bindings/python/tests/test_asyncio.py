@@ -68,6 +68,7 @@ def test_a_thousand_tasks(path: pathlib.Path, content: Callable[[int], bytes]) -
 def test_eight_threads_with_loops_and_blocking_calls(
     path: pathlib.Path, content: Callable[[int], bytes]
 ) -> None:
+    """Four of them run 250 tasks each."""
     data = content(8 * MIB)
     failed: list[BaseException] = []
 
@@ -76,7 +77,7 @@ def test_eight_threads_with_loops_and_blocking_calls(
             at = (number * 997 + i * 4099) % (7 * MIB)
             assert await file.read_at_async(5000, at) == data[at : at + 5000]
 
-        await asyncio.gather(*(one(i) for i in range(125)))
+        await asyncio.gather(*(one(i) for i in range(250)))
 
     def work(file: diopter_io.File, number: int) -> None:
         try:

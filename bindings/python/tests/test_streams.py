@@ -88,6 +88,16 @@ def test_a_writer_collects_and_flushes(path: pathlib.Path) -> None:
     assert path.read_bytes() == b"0123456789abc" + big
 
 
+def test_a_writer_truncates_after_what_it_took(path: pathlib.Path) -> None:
+    with diopter_io.open(path, "w+") as file, file.writer() as writer:
+        writer.write(b"0123456789")
+        assert writer.truncate(4) == 4
+        assert file.size == 4
+        writer.write(b"ab")
+        assert writer.truncate() == 12
+        assert file.read_at(20, 0) == b"0123" + bytes(6) + b"ab"
+
+
 def test_a_writer_that_is_dropped_writes(path: pathlib.Path) -> None:
     with diopter_io.open(path, "w+") as file:
         writer = file.writer()
