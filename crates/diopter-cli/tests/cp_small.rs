@@ -401,15 +401,17 @@ fn a_signal_starts_no_flush_and_leaves_no_temporary() {
     let strace = [&["-o", log.to_str().unwrap()], &slow[..]].concat();
     let Some(mut command) = under_strace(&strace, &["-r"], [&source, &target]) else { return };
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
-    // 128 are being flushed.
+    // 128 are being flushed, and 72 wait.
     wait_for("a queue", || temporaries(&target) >= 200);
     // timeout(1) passes it on.
     send(&child, rustix::process::Signal::INT);
     let output = child.wait_with_output().unwrap();
     assert!(output.status.code() == Some(130), "{:?} {}", output.status, message(&output));
     assert_eq!(temporaries(&target), 0);
-    assert!(count_same(&source, &target) <= 128);
     let log = std::fs::read_to_string(&log).unwrap();
-    let files = log.lines().filter(|line| line.contains("fsync(") && line.contains('#'));
-    assert!((1..=128).contains(&files.count()), "{log}");
+    let is_flush = |line: &&str| line.contains("fsync(") && line.contains('#');
+    assert!(log.lines().filter(is_flush).count() >= 128, "{log}");
+    // A thread may be on its way into the call when the signal arrives.
+    let after = log.lines().skip_while(|line| !line.contains("--- SIGINT")).filter(is_flush);
+    assert!(after.count() <= 36, "{log}");
 }
