@@ -1,7 +1,8 @@
 //! Tables for a page of Markdown, as GitHub reads it.
 
+use super::absolute::blocks;
 use super::summary::Summary;
-use super::table::{Block, Shown, blocks};
+use super::table::{Block, Shown};
 use crate::compare::{Comparison, Verdict};
 use crate::document::Bench;
 

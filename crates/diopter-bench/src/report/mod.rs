@@ -15,6 +15,8 @@ mod joined;
 mod summary;
 mod table;
 
+mod absolute;
+
 mod html;
 mod markdown;
 mod text;

@@ -3,7 +3,7 @@
 use super::environment;
 use super::judged::{self, Judgements};
 use super::label::Labels;
-use super::numbers::moment;
+use super::numbers::{moment, three_digits};
 use crate::compare::{Comparison, Verdict};
 use crate::document::{Bench, WarningKind};
 
@@ -62,10 +62,18 @@ fn run(bench: &Bench) -> String {
 
 fn result(bench: &Bench, comparison: &Comparison) -> String {
     let judgements = Judgements::of(bench, comparison);
-    let mut verdicts = Vec::new();
+    let labels = Labels::of(&bench.rows);
+    let (mut verdicts, mut largest) = (Vec::new(), None::<(f64, String)>);
     for row in 0..bench.rows.len() {
         for column in 0..bench.columns.len() {
-            verdicts.extend(judgements.at(row, column).and_then(|judged| judged.verdict));
+            let Some(judged) = judgements.at(row, column) else { continue };
+            verdicts.extend(judged.verdict);
+            let is_shown = matches!(judged.verdict, Some(Verdict::Worse | Verdict::Better));
+            let is_larger = |known: &(f64, _)| judged.ratio.ln().abs() > known.0.ln().abs();
+            if is_shown && largest.as_ref().is_none_or(is_larger) {
+                let place = format!("{}, {}", bench.columns[column].label, labels.full[row]);
+                largest = Some((judged.ratio, place));
+            }
         }
     }
     if verdicts.is_empty() {
@@ -78,7 +86,16 @@ fn result(bench: &Bench, comparison: &Comparison) -> String {
     });
     let counts = counts.collect::<Vec<_>>().join(", ");
     let percent = comparison.rule.effect_floor * 100.0;
-    format!("{counts} of {}; an effect under {percent}% counts as none", verdicts.len())
+    let largest = match largest {
+        Some((ratio, place)) => {
+            format!("; the largest difference is {}x ({place})", three_digits(ratio))
+        }
+        None if verdicts.iter().all(|one| *one == Verdict::Inconclusive) => {
+            "; no difference is shown, and none is ruled out".to_owned()
+        }
+        None => "; no difference is shown".to_owned(),
+    };
+    format!("{counts} of {}{largest}; an effect under {percent}% counts as none", verdicts.len())
 }
 
 fn notes(bench: &Bench, comparison: Option<&Comparison>, labels: &Labels) -> Vec<String> {

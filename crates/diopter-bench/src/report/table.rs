@@ -6,7 +6,7 @@ use super::judged::{Judged, Judgements, figures_of};
 use super::label::Labels;
 use super::numbers::{bytes, rate, ratio};
 use crate::compare::{Comparison, Metric, Verdict};
-use crate::document::{Bench, Cell};
+use crate::document::{Bench, Cell, Row, Span};
 
 /// With more jobs than this, jobs are lines, not columns: a table that is folded more often is hard
 /// to read.
@@ -60,8 +60,13 @@ pub(super) fn blocks(bench: &Bench, comparison: Option<&Comparison>) -> Vec<Bloc
     } else {
         all.jobs_down(&labels)
     };
-    [Subject::Judged, Subject::TotalIo]
+    // The bytes of jobs that run for a time are their rate once more.
+    let is_timed = |row: &Row| matches!(row.job.span, Span::RuntimeNs(_));
+    let subjects =
+        [Some(Subject::Judged), (!bench.rows.iter().all(is_timed)).then_some(Subject::TotalIo)];
+    subjects
         .into_iter()
+        .flatten()
         .map(|subject| {
             let shown =
                 |places: &[Place]| places.iter().map(|place| all.shown(*place, subject)).collect();
@@ -202,7 +207,11 @@ fn of_judged(judged: &Judged) -> Shown {
     let spread = judged.interval.map(|interval| {
         let widest = (interval.high - judged.ratio).max(judged.ratio - interval.low);
         let percent = widest / judged.ratio * 100.0;
-        if percent < 9.95 { format!("+-{percent:.1}%") } else { format!("+-{percent:.0}%") }
+        match percent {
+            little if little < 9.95 => format!("+-{little:.1}%"),
+            some if some <= 100.0 => format!("+-{some:.0}%"),
+            _ => ">100%".to_owned(),
+        }
     });
     let (figure, beside) = (ratio(judged.ratio), spread.unwrap_or_default());
     Shown { figure, beside, verdict: judged.verdict }

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use diopter_text::{GAP, Side, Table, wrapped};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
+use super::absolute::blocks;
 use super::summary::Summary;
-use super::table::{Block, Shown, blocks};
+use super::table::{Block, Shown};
 use crate::compare::{Comparison, Verdict};
 use crate::document::Bench;
 

@@ -1,0 +1,200 @@
+//! The first table of a report: the absolute figures of each cell, with their units.
+
+use super::figures::Figures;
+use super::judged::figures_of;
+use super::label::Labels;
+use super::latency::{Curve, Kind, PERCENTS, curve};
+use super::numbers::{bytes, rate, time};
+use super::table::{self, Block, Shown};
+use crate::compare::Comparison;
+use crate::document::{Bench, Cell, Direction};
+
+/// The percentiles that have a column.
+const SHOWN: [(f64, &str); 3] = [(50.0, "p50"), (99.0, "p99"), (99.9, "p99.9")];
+
+/// Lines at most; the document has the others.
+const LINES_MAX: usize = 60;
+
+const DIRECTIONS: [(Direction, &str); 2] =
+    [(Direction::Read, "reads"), (Direction::Write, "writes")];
+
+/// Returns the tables of a report: this one first, then those relative to a base.
+pub(super) fn blocks(bench: &Bench, comparison: Option<&Comparison>) -> Vec<Block> {
+    let relative = (bench.columns.len() > 1).then(|| table::blocks(bench, comparison));
+    block(bench).into_iter().chain(relative.into_iter().flatten()).collect()
+}
+
+/// Returns the table; `None` if nothing was measured.
+fn block(bench: &Bench) -> Option<Block> {
+    let figures = figures_of(bench);
+    if !figures.iter().flatten().any(|one| one.rounds > 0) {
+        return None;
+    }
+    let kind = kind_of(bench);
+    let labels = Labels::of(&bench.rows);
+    let has_one_column = bench.columns.len() == 1;
+    let mut lines = Vec::new();
+    for (row, label) in labels.full.iter().enumerate() {
+        if !has_one_column {
+            lines.push((label.clone(), vec![Shown::default(); SHOWN.len() + 2]));
+        }
+        for (column, figures) in figures[row].iter().enumerate() {
+            let cell = bench.rows[row].cells.get(column).filter(|_| figures.rounds > 0);
+            let name = if has_one_column {
+                label.clone()
+            } else {
+                format!("  {}", bench.columns[column].label)
+            };
+            lines.extend(lines_of(name, figures, cell, kind));
+        }
+    }
+    let all = lines.len();
+    lines.truncate(LINES_MAX);
+    let mut heads = vec!["IOPS".to_owned(), "bandwidth".to_owned()];
+    heads.extend(SHOWN.map(|(_, name)| name.to_owned()));
+    Some(Block { title: title(bench, kind, all), corner: "", heads, lines })
+}
+
+fn title(bench: &Bench, kind: Option<Kind>, lines: usize) -> String {
+    let latency = match kind {
+        Some(Kind::Lat) => ", latency from start to completion",
+        Some(Kind::Clat) => ", latency from submission to completion (clat)",
+        Some(Kind::Slat) | None => "",
+    };
+    let rounds = match bench.method.rounds {
+        0 | 1 => String::new(),
+        rounds => format!("; medians of {rounds} rounds"),
+    };
+    let more = match lines.checked_sub(LINES_MAX) {
+        Some(more) if more > 0 => format!("; {more} more lines are in the document"),
+        _ => String::new(),
+    };
+    format!("IOPS, bandwidth{latency}{rounds}{more}")
+}
+
+/// Returns the latency that all measured cells have: what a program sees, if they have it.
+fn kind_of(bench: &Bench) -> Option<Kind> {
+    let cells = || bench.rows.iter().flat_map(|row| &row.cells).filter(|it| !it.samples.is_empty());
+    let has =
+        |cell: &Cell, kind| DIRECTIONS.iter().any(|(way, _)| curve(cell, *way, kind).is_some());
+    [Kind::Lat, Kind::Clat].into_iter().find(|kind| cells().all(|cell| has(cell, *kind)))
+}
+
+/// Returns the line of a cell, and a second one if it has both reads and writes.
+fn lines_of(
+    name: String,
+    figures: &Figures,
+    cell: Option<&Cell>,
+    kind: Option<Kind>,
+) -> Vec<(String, Vec<Shown>)> {
+    let of_cell = |figure: Option<String>| shown(figure.unwrap_or_else(|| "-".to_owned()));
+    let mut rates = vec![
+        of_cell(figures.iops.map(rate)),
+        of_cell(figures.bytes_per_second.map(|rate| format!("{}/s", bytes(rate)))),
+    ];
+    let curve_of = |way| curve(cell?, way, kind?);
+    let curves: Vec<(&str, Curve)> =
+        DIRECTIONS.iter().filter_map(|(way, name)| Some((*name, curve_of(*way)?))).collect();
+    match curves.as_slice() {
+        [] => {
+            rates.extend(SHOWN.map(|_| shown("-".to_owned())));
+            vec![(name, rates)]
+        }
+        [(_, one)] => {
+            rates.extend(percentiles(one));
+            vec![(name, rates)]
+        }
+        several => {
+            rates.extend(SHOWN.map(|_| Shown::default()));
+            let indent = name.len() - name.trim_start().len() + 2;
+            let mut lines = vec![(name, rates)];
+            for (way, curve) in several {
+                let cells = [Shown::default(), Shown::default()].into_iter();
+                let cells = cells.chain(percentiles(curve)).collect();
+                lines.push((format!("{:indent$}{way}", ""), cells));
+            }
+            lines
+        }
+    }
+}
+
+fn percentiles(curve: &Curve) -> impl Iterator<Item = Shown> {
+    SHOWN.into_iter().map(|(percent, _)| {
+        let place = PERCENTS.iter().position(|known| *known == percent).expect("one of them");
+        shown(curve.ns[place].map_or("-".to_owned(), time))
+    })
+}
+
+fn shown(figure: String) -> Shown {
+    Shown { figure, ..Shown::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{
+        Column, DirectionSample, Latencies, Latency, Percentile, ReadWrite, Row, Sample,
+    };
+
+    fn direction(iops: f64, ns: u64) -> DirectionSample {
+        let percentiles =
+            vec![Percentile { percent: 50.0, ns }, Percentile { percent: 99.0, ns: 3 * ns }];
+        let clat = Latency { count: 10_000, percentiles, ..Default::default() };
+        let latencies = Some(Latencies { clat: Some(clat), ..Default::default() });
+        let ios = 10_000;
+        DirectionSample { ios, bytes: ios * 4096, iops, latencies, ..Default::default() }
+    }
+
+    fn bench(samples: Vec<Sample>, columns: usize) -> Bench {
+        let cell = Cell { samples, ..Default::default() };
+        let cells = vec![cell; columns];
+        let mut row = Row { cells, ..Default::default() };
+        row.job.rw = ReadWrite::RandRead;
+        row.job.block_bytes = 4096;
+        let columns = (0..columns)
+            .map(|number| Column { label: format!("way {number}"), ..Default::default() })
+            .collect();
+        Bench { rows: vec![row], columns, ..Default::default() }
+    }
+
+    fn texts(block: &Block) -> Vec<String> {
+        let line = |(name, cells): &(String, Vec<Shown>)| {
+            let cells: Vec<&str> = cells.iter().map(|cell| cell.figure.as_str()).collect();
+            format!("{name}|{}", cells.join("|"))
+        };
+        block.lines.iter().map(line).collect()
+    }
+
+    fn sample(read: Option<DirectionSample>, write: Option<DirectionSample>) -> Sample {
+        Sample { elapsed_ns: 1_000_000_000, read, write, ..Default::default() }
+    }
+
+    #[test]
+    fn each_cell_has_a_line_with_units_below_its_job() {
+        let read = sample(Some(direction(10_000.0, 58_000)), None);
+        let block = block(&bench(vec![read], 2)).unwrap();
+        assert_eq!(block.title, "IOPS, bandwidth, latency from submission to completion (clat)");
+        assert_eq!(block.heads, ["IOPS", "bandwidth", "p50", "p99", "p99.9"]);
+        let figures = "10.0 k|39.1 MiB/s|58.0 us|174 us|-";
+        let expected = ["randread 4k|||||".to_owned(), format!("  way 0|{figures}")];
+        assert_eq!(texts(&block)[..2], expected);
+        assert_eq!(block.lines.len(), 3);
+    }
+
+    #[test]
+    fn reads_and_writes_of_one_job_have_their_own_latencies() {
+        let both = sample(Some(direction(7000.0, 10_000)), Some(direction(3000.0, 20_000)));
+        let block = block(&bench(vec![both], 1)).unwrap();
+        let expected = [
+            "randread 4k|10.0 k|78.1 MiB/s|||",
+            "  reads|||10.0 us|30.0 us|-",
+            "  writes|||20.0 us|60.0 us|-",
+        ];
+        assert_eq!(texts(&block), expected);
+    }
+
+    #[test]
+    fn without_rounds_there_is_no_table() {
+        assert!(block(&bench(Vec::new(), 2)).is_none());
+    }
+}
