@@ -121,7 +121,7 @@ fn assert_refused(output: &Output, words: &[&str]) {
 fn without_root_the_message_asks_for_root() {
     let words = ["trace events are for root only", "run it again with sudo"];
     if !is_root() {
-        let output = Command::new(DIO).args(["trace", "--", "true"]).output().unwrap();
+        let output = Command::new(DIO).args(["trace", "true"]).output().unwrap();
         return assert_refused(&output, &words);
     }
     let mut unprivileged = Command::new("setpriv");

@@ -110,6 +110,10 @@ fn copy_all(session: &mut Session<'_>) -> Option<Signal> {
                 Err(Failure::of_rule("copying", source, cause, remedy).into())
             }
             Ok(target) => copy_source(session, source, &target, into.as_ref()),
+            // Not for each source again.
+            Err(failure) if !has_one_source && into.is_none() => {
+                return session.note(Err(failure.into()));
+            }
             Err(failure) => Err(failure.into()),
         };
         let ended = session.note(done);

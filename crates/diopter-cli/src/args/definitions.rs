@@ -64,7 +64,6 @@ Exit status:
     long_version = LONG_VERSION,
     after_long_help = format!("{ABOUT_SIZES}\n\n{ABOUT_ALL}"),
     arg_required_else_help = true,
-    disable_help_subcommand = true,
     max_term_width = 100
 )]
 pub struct Cli {

@@ -61,7 +61,7 @@ pub struct ProgramArgs {
     /// libdiopter_preload.so in that directory.
     #[arg(long, value_name = "FILE")]
     pub preload: Option<PathBuf>,
-    /// The program and its arguments, after --
-    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    /// The program and its arguments; what follows the program is not an option of dio
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }

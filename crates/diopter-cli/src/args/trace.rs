@@ -59,8 +59,8 @@ pub struct TraceArgs {
     /// The default depends on the machine: 4 to 32 MiB per CPU.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub buffer: Option<u64>,
-    /// The command and its arguments, after --
-    #[arg(required = true, last = true, value_name = "COMMAND")]
+    /// The command and its arguments; what follows the command is not an option of dio
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 

@@ -51,7 +51,8 @@ fn write_pages(all: &Command, dir: &Path) -> io::Result<()> {
 
 /// Returns dio itself, its commands, and their subcommands; there is no deeper level.
 fn pages(all: &Command) -> Vec<&Command> {
-    let commands = all.get_subcommands();
+    // `dio help` prints the help of the others.
+    let commands = all.get_subcommands().filter(|command| command.get_name() != "help");
     let commands = commands.flat_map(|one| std::iter::once(one).chain(one.get_subcommands()));
     std::iter::once(all).chain(commands).collect()
 }

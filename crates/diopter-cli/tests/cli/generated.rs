@@ -72,6 +72,14 @@ fn help_of_every_command_is_as_it_was() {
 }
 
 #[test]
+fn help_of_a_command_is_printed_by_help_too() {
+    for words in [&["cp"][..], &["stripe", "create"], &["trace"]] {
+        let by_command = stdout_of(&[&["help"], words].concat());
+        assert_eq!(by_command, stdout_of(&[words, &["--help"]].concat()), "{words:?}");
+    }
+}
+
+#[test]
 fn help_fits_eighty_columns() {
     for command in COMMANDS {
         let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
