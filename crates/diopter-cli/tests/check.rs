@@ -243,7 +243,7 @@ fn files_that_differ_are_named_with_the_first_bytes_that_do() {
         let mut byte = [0];
         File::open(&one).unwrap().read_exact_at(&mut byte, at).unwrap();
         file.write_all_at(&[!byte[0]], at).unwrap();
-        assert_eq!(verify(dir.path(), 1), format!("one and two differ at byte {at} (1 bytes)\n"));
+        assert_eq!(verify(dir.path(), 1), format!("one and two differ at byte {at} (1 byte)\n"));
         let limited = ["verify", "one", "two", "--bytes", &at.to_string()];
         assert!(run_to(0, dir.path(), limited).contains("no difference"), "{at}");
     }
@@ -280,7 +280,7 @@ fn a_hole_is_the_same_as_zeros_and_two_holes_cost_nothing() {
     filled[19 << 20] = 1;
     std::fs::write(dir.path().join("two"), &filled).unwrap();
     let text = verify(dir.path(), 1);
-    assert_eq!(text, format!("one and two differ at byte {} (1 bytes)\n", 19 * MIB));
+    assert_eq!(text, format!("one and two differ at byte {} (1 byte)\n", 19 * MIB));
 
     // To read them would take minutes.
     for name in ["one", "two"] {

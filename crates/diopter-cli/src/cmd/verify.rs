@@ -139,7 +139,8 @@ fn line_of(difference: &Difference) -> String {
     match &difference.kind {
         DifferenceKind::Bytes(range) => {
             let (start, length) = (range.start(), range.length());
-            format!("{first} and {second} differ at byte {start} ({length} bytes)")
+            let unit = if length == 1 { "byte" } else { "bytes" };
+            format!("{first} and {second} differ at byte {start} ({length} {unit})")
         }
         DifferenceKind::Length([one, other]) => {
             let common = one.min(other);
