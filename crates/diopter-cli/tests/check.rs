@@ -4,7 +4,7 @@ mod cp_support;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
@@ -223,6 +223,65 @@ fn striped_files_are_read_as_they_are_and_in_a_tree_as_their_parts() {
     assert_eq!(listed.lines().count(), 4, "{listed}");
 }
 
+/// An image inside the working directory may be read, one behind a link may not.
+#[test]
+fn a_list_reads_no_image_outside_the_working_directory() {
+    let dir = dir();
+    let here = dir.path().join("here");
+    std::fs::create_dir_all(here.join("content")).unwrap();
+    std::fs::write(here.join("content/s"), "secret").unwrap();
+    let image = dir.path().join("image");
+    File::create(&image).unwrap().set_len(8 * MIB).unwrap();
+    let mut mkfs = Command::new("mkfs.ext4");
+    mkfs.args(["-q", "-F", "-d"]).arg(here.join("content")).arg(&image);
+    match mkfs.output() {
+        Ok(made) if made.status.success() => {}
+        other => return skip(Capability::Ext4, format!("mkfs.ext4: {other:?}")),
+    }
+    symlink("../image", here.join("link")).unwrap();
+    std::fs::copy(&image, here.join("own")).unwrap();
+    let list = |name: &str| format!("{}  {name}\n", sum_of(b"secret"));
+    std::fs::write(here.join("list"), list("link::/s")).unwrap();
+    let output = run(&here, ["sum", "--check", "list"]);
+    assert_eq!(output.status.code(), Some(2), "{}", message(&output));
+    assert!(message(&output).contains("outside the working directory"), "{}", message(&output));
+    run_to(0, &here, ["sum", "--check", "list", "--allow-outside"]);
+    std::fs::write(here.join("list"), list("own::/s")).unwrap();
+    assert_eq!(run_to(0, &here, ["sum", "--check", "list"]), "own::/s: OK\n");
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_list_and_a_lost_reader_the_work() {
+    let dir = dir();
+    let mut child = command(dir.path())
+        .args(["sum", "--check", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It waits for the second line once it has reported the first.
+    let mut list = child.stdin.take().unwrap();
+    list.write_all(b"no sum\n").unwrap();
+    let mut reported = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut reported).unwrap();
+    assert!(reported.contains("line 1 of -"), "{reported}");
+    send(&child, rustix::process::Signal::TERM);
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(143));
+    drop(list);
+
+    for number in 0..200 {
+        std::fs::write(dir.path().join(number.to_string()), "content").unwrap();
+    }
+    let mut child = command(dir.path()).args(["sum", "."]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(141));
+    for words in [["sum", "--quiet", "1"], ["sum", "--allow-outside", "1"]] {
+        run_to(2, dir.path(), words);
+    }
+}
+
 /// Returns the output of `dio verify one two` in a directory.
 fn verify(dir: &Path, status: i32) -> String {
     run_to(status, dir, ["verify", "one", "two"])
@@ -265,6 +324,7 @@ fn a_longer_file_is_different_unless_only_the_start_counts() {
     let expected = "one has 10000 bytes and two 9000; the first 9000 are the same\n";
     assert_eq!(verify(dir.path(), 1), expected);
     run_to(0, dir.path(), ["verify", "-n", "9000", "one", "two"]);
+    assert_eq!(run_to(1, dir.path(), ["verify", "-n", "9500", "one", "two"]), expected);
 }
 
 #[test]
@@ -313,6 +373,10 @@ fn every_difference_of_two_trees_is_found() {
     symlink("elsewhere", two.join("link")).unwrap();
     std::fs::remove_file(two.join("same")).unwrap();
     std::fs::create_dir(two.join("same")).unwrap();
+    let mode = rustix::fs::Mode::RUSR;
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, one.join("pipe"), fifo, mode, 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(two.join("pipe")).unwrap();
     let text = verify(dir.path(), 1);
     let mut found: Vec<&str> = text.lines().collect();
     found.sort_unstable();
@@ -325,11 +389,15 @@ fn every_difference_of_two_trees_is_found() {
         found,
         [
             "one/deep/new does not exist",
+            "one/pipe is a fifo, and two/pipe a socket",
             "one/same is a file, and two/same a directory",
             "the links one/link and two/link lead elsewhere",
             "two/only does not exist",
         ]
     );
+    let text = run_to(1, dir.path(), ["verify", "--json", "one", "two"]);
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&document["files"], &document["failures"]), (&2.into(), &0.into()));
     // A file and the directory that has it.
     let one_file = ["verify", "one/deep/same", "two/deep"];
     assert!(run_to(0, dir.path(), one_file).starts_with("no difference: 1 file"));

@@ -107,6 +107,15 @@ impl Shape {
         Shape::new(Some(block), depth)
     }
 
+    /// Returns the shape for two files that are read side by side, with a request of each at least.
+    pub fn of_two(self) -> Result<Shape, Failure> {
+        if self.depth > 1 {
+            return Ok(self);
+        }
+        let block = self.block.min(BUFFERS_BYTES_MAX / 2);
+        Shape::new(Some(block), Some(2))
+    }
+
     /// Returns true if a file of `size` bytes is one request, whatever it prefers.
     pub fn is_one_block(self, size: u64) -> bool {
         size <= self.block

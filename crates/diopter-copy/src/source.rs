@@ -128,10 +128,11 @@ impl Source {
         let failed = |error: diopter::Error| Failure::of_engine("looking at", path, &error);
         let metadata = file.metadata().map_err(failed)?;
         let size = file.size().map_err(failed)?;
-        let is_secretive = size == 0
-            && file.striping().is_none()
-            && metadata.is_file()
-            && rustix::io::pread(&file, &mut [0u8; 1][..], 0).is_ok_and(|bytes| bytes > 0);
+        let has_no_size = size == 0 && file.striping().is_none() && metadata.is_file();
+        let first =
+            if has_no_size { rustix::io::pread(&file, &mut [0u8; 1][..], 0) } else { Ok(0) };
+        let first = first.map_err(|errno| Failure::of_errno("reading", path, errno.into()))?;
+        let is_secretive = first > 0;
         if is_secretive {
             // As in /proc: an empty copy would pass for the content.
             let cause = "the file has content but reports a size of zero";

@@ -10,8 +10,8 @@ use crate::size;
 const EXAMPLES_SUM: &str = "\
 Examples:
   dio sum backup.img /dev/sdb1
-  dio sum /srv/data > data.b3
-  dio sum --check data.b3 --quiet
+  (cd /srv && dio sum data > ~/data.b3)
+  (cd /srv && dio sum --check ~/data.b3 --quiet)
   dio sum disk.img::/etc/fstab";
 
 const ABOUT_LISTS: &str = "\
@@ -53,8 +53,8 @@ pub struct SumArgs {
     pub check: Option<PathBuf>,
     /// With --check, allow names outside the working directory
     ///
-    /// Without it, absolute names, names with `..`, and symbolic links that lead outside are
-    /// refused.
+    /// Without it, absolute names, names with `..`, block devices, and links, images and striped
+    /// files that lead outside are refused.
     #[arg(long, requires = "check")]
     pub allow_outside: bool,
     /// With --check, print only files that do not have their sum

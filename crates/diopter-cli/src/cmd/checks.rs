@@ -1,22 +1,34 @@
 //! The frame of the commands that only read: `dio sum` and `dio verify`.
 
+use std::io::IsTerminal;
+
 use diopter::BackendKind;
 use diopter_copy::{CheckOptions, Signal};
 
 use super::progress::Progress;
-use crate::args::ReadingArgs;
+use crate::args::{ProgressWhen, ReadingArgs};
 use crate::log;
 use crate::output::{DIFFERENT, DONE, TROUBLE};
 use crate::signals::Signals;
 
-/// Listens for signals, and makes the bar. Returns the exit status if that fails.
-pub fn start(command: &'static str, args: &ReadingArgs) -> Result<(Signals, Progress), u8> {
+/// The signal that the kernel would have sent: standard output takes no more.
+pub const OUTPUT_LOST: Signal = Signal { number: 13 };
+
+/// Listens for signals, and makes the bar. Returns the exit status if that fails. `prints`: results
+/// are printed line by line, which on a terminal would overwrite the bar.
+pub fn start(
+    command: &'static str,
+    args: &ReadingArgs,
+    prints: bool,
+) -> Result<(Signals, Progress), u8> {
     diopter_copy::raise_open_files_limit();
     let signals = Signals::listen().map_err(|errno| {
         log::fail(command, &format!("cannot listen for signals: {errno}"));
         TROUBLE
     })?;
-    Ok((signals, Progress::new(command, args.progress)))
+    let is_in_the_way = prints && std::io::stdout().is_terminal();
+    let when = if is_in_the_way { ProgressWhen::Never } else { args.progress };
+    Ok((signals, Progress::new(command, when)))
 }
 
 /// Returns the options of the reads.

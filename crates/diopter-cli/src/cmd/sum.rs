@@ -1,13 +1,19 @@
 //! `dio sum`: BLAKE3 sums of files, and their check against a list.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use diopter::BackendKind;
-use diopter_copy::{Checked, Checker, Failure, LINE_BYTES_MAX, ManifestLine, Signal, Sum};
+use diopter_copy::{
+    Checked, Checker, Failure, LINE_BYTES_MAX, ManifestLine, Signal, StopFlag, Sum,
+};
 use diopter_text::untrusted;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -15,6 +21,9 @@ use crate::args::SumArgs;
 use crate::cmd::checks;
 use crate::log;
 use crate::output::{self, TROUBLE, name_bytes};
+
+/// Files in the document at most.
+const LIST_LENGTH_MAX: usize = 10_000;
 
 /// The document of `dio sum --json`. Sizes are in bytes; fields are only ever added.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -26,6 +35,10 @@ pub struct SumDocument {
     exit_status: u8,
     /// The files, in the order in which they were read.
     files: Vec<FileDocument>,
+    /// Files that are missing in the list, which holds 10000 at most.
+    left_out: u64,
+    /// Bytes that were read through the page cache.
+    buffered_bytes: u64,
     /// The number of files and lines that failed; the messages are on standard error.
     failures: u64,
 }
@@ -50,7 +63,12 @@ struct FileDocument {
 /// Sums up or checks, and returns the exit status.
 pub fn run(args: &SumArgs, backend: BackendKind) -> u8 {
     let options = checks::options(&args.reading, backend, None);
-    let (signals, mut progress) = match checks::start("sum", &args.reading) {
+    if args.check.is_none() && (args.quiet || args.allow_outside) {
+        log::fail("sum", "--quiet and --allow-outside belong to --check; leave them out");
+        return TROUBLE;
+    }
+    let prints = !args.json && !args.quiet;
+    let (signals, mut progress) = match checks::start("sum", &args.reading, prints) {
         Ok(started) => started,
         Err(status) => return status,
     };
@@ -63,13 +81,17 @@ pub fn run(args: &SumArgs, backend: BackendKind) -> u8 {
         }
     };
     let signal = match &args.check {
-        None => sum_all(args, &mut checker, &mut out),
-        Some(list) => check_all(args, list, &mut checker, &mut out),
+        None => sum_all(args, &mut checker, &mut out, signals.flag()),
+        Some(list) => check_all(args, list, &mut checker, &mut out, signals.flag()),
     };
     let failures = checker.failures() + out.failed;
+    let buffered_bytes = checker.buffered_bytes();
     progress.finish();
+    if let Some(error) = &out.lost {
+        return output::status_of_lost_output(error);
+    }
     let status = checks::status("sum", signal, failures, out.differing);
-    out.conclude(status, failures)
+    out.conclude(status, failures, buffered_bytes)
 }
 
 /// The JSON Schema of what `--json` prints.
@@ -77,11 +99,22 @@ pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(SumDocument)
 }
 
-fn sum_all(args: &SumArgs, checker: &mut Checker<'_>, out: &mut Out) -> Option<Signal> {
+fn sum_all(
+    args: &SumArgs,
+    checker: &mut Checker<'_>,
+    out: &mut Out,
+    stop: &StopFlag,
+) -> Option<Signal> {
     let names: Vec<&Path> = args.names.iter().map(AsRef::as_ref).collect();
     checker.add_up(&names);
     for name in names {
-        let signal = checker.sum(name, &mut |sum| out.put_sum(sum));
+        let signal = checker.sum(name, &mut |sum| {
+            out.put_sum(sum);
+            if out.is_lost() {
+                // No one reads the rest.
+                stop.set(checks::OUTPUT_LOST);
+            }
+        });
         if signal.is_some() || out.is_lost() {
             return signal;
         }
@@ -94,12 +127,15 @@ fn check_all(
     list: &Path,
     checker: &mut Checker<'_>,
     out: &mut Out,
+    stop: &StopFlag,
 ) -> Option<Signal> {
-    let opened: io::Result<Box<dyn BufRead>> = if list.as_os_str() == "-" {
-        Ok(Box::new(io::stdin().lock()))
+    let opened = if list.as_os_str() == "-" {
+        io::stdin().as_fd().try_clone_to_owned().map(File::from)
     } else {
-        File::open(list).map(|file| Box::new(BufReader::new(file)) as Box<dyn BufRead>)
+        // A fifo without a writer would be waited for.
+        File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(list)
     };
+    let opened = opened.map(|file| BufReader::new(Interruptible { file, stop }));
     let shown = untrusted::name(list);
     let mut lines = match opened {
         Ok(lines) => lines,
@@ -110,10 +146,14 @@ fn check_all(
     };
     let (mut number, mut parsed, mut line) = (0u64, 0u64, Vec::new());
     loop {
+        if let Some(signal) = stop.requested() {
+            return Some(signal);
+        }
         number += 1;
-        match next_line(&mut *lines, &mut line) {
+        match next_line(&mut lines, &mut line) {
             Ok(true) => {}
             Ok(false) => break,
+            Err(_) if stop.requested().is_some() => return stop.requested(),
             Err(error) => {
                 out.fail(&format!("reading line {number} of {shown} failed: {error}"));
                 return None;
@@ -142,6 +182,33 @@ fn check_all(
     None
 }
 
+/// A list that is waited for no longer than until a signal arrives.
+struct Interruptible<'s> {
+    file: File,
+    stop: &'s StopFlag,
+}
+
+impl Read for Interruptible<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let slice = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        loop {
+            if self.stop.requested().is_some() {
+                return Err(io::Error::other("a signal arrived"));
+            }
+            let ready = poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&slice));
+            match ready.map_err(io::Error::from) {
+                Ok(0) => {}
+                Ok(_) => match self.file.read(buffer) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    other => return other,
+                },
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
 /// Reads a line without its line feed; returns false at the end.
 fn next_line(lines: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
@@ -165,6 +232,7 @@ struct Out {
     is_terminal: bool,
     is_quiet: bool,
     document: Option<Vec<FileDocument>>,
+    left_out: u64,
     lost: Option<io::Error>,
     differing: u64,
     failed: u64,
@@ -176,6 +244,7 @@ impl Out {
             is_terminal: io::stdout().is_terminal(),
             is_quiet: args.quiet,
             document: args.json.then(Vec::new),
+            left_out: 0,
             lost: None,
             differing: 0,
             failed: 0,
@@ -192,10 +261,18 @@ impl Out {
         log::fail("sum", message);
     }
 
+    /// Adds a file to the document.
+    fn list(&mut self, file: FileDocument) {
+        match &mut self.document {
+            Some(files) if files.len() < LIST_LENGTH_MAX => files.push(file),
+            _ => self.left_out += 1,
+        }
+    }
+
     fn put_sum(&mut self, sum: Sum) {
         let Sum { path, bytes, hash } = sum;
-        match &mut self.document {
-            Some(files) => files.push(document_of(&path, Some(bytes), hash.to_string(), None)),
+        match &self.document {
+            Some(_) => self.list(document_of(&path, Some(bytes), hash.to_string(), None)),
             None => self.put(&ManifestLine { path, hash }.to_bytes()),
         }
     }
@@ -210,8 +287,8 @@ impl Out {
         if let Checked::Failed(failure) = &checked {
             self.fail(&failure.to_string());
         }
-        if let Some(files) = &mut self.document {
-            return files.push(document_of(&line.path, None, line.hash.to_string(), is_same));
+        if self.document.is_some() {
+            return self.list(document_of(&line.path, None, line.hash.to_string(), is_same));
         }
         if is_same == Some(true) && self.is_quiet {
             return;
@@ -235,7 +312,7 @@ impl Out {
         self.lost = written.err();
     }
 
-    fn conclude(mut self, status: u8, failures: u64) -> u8 {
+    fn conclude(mut self, status: u8, failures: u64, buffered_bytes: u64) -> u8 {
         let differing = self.differing;
         if differing > 0 && self.document.is_none() {
             let files = if differing == 1 { "file does" } else { "files do" };
@@ -243,7 +320,15 @@ impl Out {
         }
         if let Some(files) = self.document.take() {
             let schema = "diopter.sum/1";
-            let document = SumDocument { schema, exit_status: status, files, failures };
+            let left_out = self.left_out;
+            let document = SumDocument {
+                schema,
+                exit_status: status,
+                files,
+                left_out,
+                buffered_bytes,
+                failures,
+            };
             return output::print_document(&document, status);
         }
         match self.lost.or_else(|| io::stdout().flush().err()) {

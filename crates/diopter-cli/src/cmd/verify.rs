@@ -43,7 +43,7 @@ pub struct VerifyDocument {
 /// A difference.
 #[derive(Debug, Serialize, JsonSchema)]
 struct DifferenceDocument {
-    /// `bytes`, `length`, `kind`, `link-target`, `only-first` or `only-second`.
+    /// `bytes`, `length`, `kind`, `link-target`, `device-number`, `only-first` or `only-second`.
     what: &'static str,
     /// The path of the first file.
     first: String,
@@ -57,7 +57,8 @@ struct DifferenceDocument {
     second_bytes: Option<String>,
     /// With `bytes`, the first byte that differs; otherwise null.
     offset: Option<u64>,
-    /// With `bytes`, the number of bytes up to the next sector that is the same; otherwise null.
+    /// With `bytes`, the number of bytes up to the next sector that is the same, or to the end of
+    /// the request that found them; otherwise null.
     length: Option<u64>,
     /// With `length`, the bytes of both files; otherwise null.
     sizes: Option<[u64; 2]>,
@@ -68,7 +69,8 @@ struct DifferenceDocument {
 /// Compares, and returns the exit status.
 pub fn run(args: &VerifyArgs, backend: BackendKind) -> u8 {
     let options = checks::options(&args.reading, backend, args.bytes);
-    let (signals, mut progress) = match checks::start("verify", &args.reading) {
+    let prints = !args.json && !args.quiet;
+    let (signals, mut progress) = match checks::start("verify", &args.reading, prints) {
         Ok(started) => started,
         Err(status) => return status,
     };
@@ -80,12 +82,16 @@ pub fn run(args: &VerifyArgs, backend: BackendKind) -> u8 {
         }
     };
     checker.add_up(&[&args.second]);
-    let prints = !args.json && !args.quiet;
+    let stop = signals.flag().clone();
     let (mut listed, mut differing, mut lost) = (Vec::new(), 0u64, DONE);
     let signal = checker.verify([&args.first, &args.second], &mut |difference| {
         differing += 1;
         if prints && lost == DONE {
             lost = output::print(&format!("{}\n", line_of(&difference)), DONE);
+            if lost != DONE {
+                // No one reads the rest.
+                stop.set(checks::OUTPUT_LOST);
+            }
         }
         if args.json && listed.len() < LIST_LENGTH_MAX {
             listed.push(document_of(&difference));
@@ -94,10 +100,10 @@ pub fn run(args: &VerifyArgs, backend: BackendKind) -> u8 {
     let (files, bytes) = (checker.files(), checker.bytes());
     let (failures, buffered_bytes) = (checker.failures(), checker.buffered_bytes());
     progress.finish();
-    let status = checks::status("verify", signal, failures, differing);
     if lost != DONE {
         return lost;
     }
+    let status = checks::status("verify", signal, failures, differing);
     if args.json {
         let left_out = differing - u64::try_from(listed.len()).expect("it fits");
         let document = VerifyDocument {
@@ -126,12 +132,13 @@ pub fn json_schema() -> schemars::Schema {
 /// Returns the line that says that all is the same.
 fn equal(files: u64, bytes: u64, buffered: u64) -> String {
     let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
-    let bytes = short_size(bytes);
+    let size = short_size(bytes);
     let how = match buffered {
+        0 if bytes == 0 => return format!("no difference: {files}, {size}"),
         0 => "read from the device".to_owned(),
         _ => format!("{} of both sides read through the page cache", short_size(buffered)),
     };
-    format!("no difference: {files}, {bytes}, {how}")
+    format!("no difference: {files}, {size}, {how}")
 }
 
 fn line_of(difference: &Difference) -> String {
@@ -150,6 +157,7 @@ fn line_of(difference: &Difference) -> String {
             format!("{first} is a {one}, and {second} a {other}")
         }
         DifferenceKind::LinkTarget => format!("the links {first} and {second} lead elsewhere"),
+        DifferenceKind::DeviceNumber => format!("{first} and {second} are different devices"),
         DifferenceKind::OnlyFirst => format!("{second} does not exist"),
         DifferenceKind::OnlySecond => format!("{first} does not exist"),
         _ => format!("{first} and {second} differ"),
@@ -185,6 +193,7 @@ fn document_of(difference: &Difference) -> DifferenceDocument {
             document.kinds = Some(*kinds);
         }
         DifferenceKind::LinkTarget => document.what = "link-target",
+        DifferenceKind::DeviceNumber => document.what = "device-number",
         DifferenceKind::OnlyFirst => document.what = "only-first",
         DifferenceKind::OnlySecond => document.what = "only-second",
         _ => document.what = "other",

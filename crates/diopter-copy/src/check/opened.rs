@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::dir::Inode;
 use crate::failure::Step;
 use crate::image::{self, Input};
 use crate::segments::{Holes, Segments};
@@ -18,6 +19,12 @@ impl Opened {
     /// Opens a name inside an image; returns `None` for any other.
     pub fn inside(name: &Path, stop: &StopFlag) -> Option<Step<Opened>> {
         let input = image::open(name, stop)?;
+        Some(input.map(|input| Opened::Inside(Box::new(input))))
+    }
+
+    /// As [`Opened::inside`], in an image that was looked up.
+    pub fn inside_at(name: &Path, image: &Inode, stop: &StopFlag) -> Option<Step<Opened>> {
+        let input = image::open_at(name, image, stop)?;
         Some(input.map(|input| Opened::Inside(Box::new(input))))
     }
 

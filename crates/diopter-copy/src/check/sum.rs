@@ -1,11 +1,14 @@
 //! BLAKE3 sums of files and of all files of a tree.
 
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path};
 
-use super::{Checked, Checker, ManifestLine, Opened, Sum, open_named, stopped};
-use crate::dir::{Dir, Entry, Inode};
+use super::{Checked, Checker, ManifestLine, Opened, Sum, check_unchanged, open_named, stopped};
+use crate::dir::{self, Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::flow::{Hashing, Transfer, Zeros};
+use crate::image_path;
 use crate::observer::Notice;
 use crate::pipeline::Milestone;
 use crate::stop::Signal;
@@ -92,7 +95,8 @@ impl Checker<'_> {
             stop.requested()
         });
         let moved = moved.map_err(|why| stopped(why, &path))?;
-        self.conclude(content, bytes)?;
+        self.count(bytes);
+        check_unchanged(content)?;
         let buffered = moved.reads.buffered;
         if buffered > 0 {
             self.buffered += buffered;
@@ -127,26 +131,35 @@ impl Checker<'_> {
         if !outside && name.components().any(leads_out) {
             return refused();
         }
-        if let Some(opened) = Opened::inside(name, self.stop) {
-            return self.sum_of(&opened?);
-        }
-        let inode = Inode::of_path(name, true);
-        let inode = inode.map_err(|errno| Failure::of_errno("opening", name, errno))?;
+        let image = image_path::split(name).map(|inside| inside.image);
+        let path = image.as_deref().unwrap_or(name);
+        let inode = Inode::of_path(path, true);
+        let inode = inode.map_err(|errno| Failure::of_errno("opening", path, errno))?;
         if inode.metadata().is_dir() {
             let (cause, remedy) = ("it is a directory", "name a file");
             return Err(Failure::of_rule("opening", name, cause, remedy).into());
         }
-        // A symbolic link may lead anywhere: the path of the inode itself counts.
-        if !outside && !is_below_here(&inode) {
+        // A symbolic link may lead anywhere: the path of the inode itself counts. A device is not
+        // part of a directory.
+        if !outside && (inode.metadata().file_type().is_block_device() || !is_below_here(&inode)) {
             return refused();
         }
-        self.sum_of(&open_named(name, &inode, None)?)
+        if let Some(opened) = Opened::inside_at(name, &inode, self.stop) {
+            return self.sum_of(&opened?);
+        }
+        let opened = open_named(name, &inode, None)?;
+        let mut objects = opened.content().file().object_descriptors();
+        if !outside && !objects.all(is_below_here) {
+            return refused();
+        }
+        drop(objects);
+        self.sum_of(&opened)
     }
 }
 
-/// Returns true if the path of an inode is below the working directory.
-fn is_below_here(inode: &Inode) -> bool {
+/// Returns true if the path of an open file is below the working directory.
+fn is_below_here(file: impl AsFd) -> bool {
     let here = std::env::current_dir();
-    let path = std::fs::read_link(inode.proc_path());
+    let path = std::fs::read_link(dir::path_of(file.as_fd()));
     matches!((here, path), (Ok(here), Ok(path)) if path.starts_with(&here))
 }

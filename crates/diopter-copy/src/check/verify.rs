@@ -1,12 +1,15 @@
 //! The comparison of two files or trees.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use diopter::FileRange;
 
 use super::compare::{Halted, Pair};
-use super::{Checker, Difference, DifferenceKind, Opened, kind_of, open_named, stopped};
+use super::{
+    Checker, Difference, DifferenceKind, Opened, check_unchanged, kind_of, open_named, stopped,
+};
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::stop::Signal;
@@ -78,20 +81,21 @@ impl Checker<'_> {
         let opened = [first, second];
         let contents = opened.map(Opened::content);
         let limit = self.options.bytes_max.unwrap_or(u64::MAX);
-        let sizes = contents.map(|content| content.size().min(limit));
-        let bytes = sizes[0].min(sizes[1]);
+        let sizes = contents.map(|content| content.size());
+        let bytes = sizes[0].min(sizes[1]).min(limit);
         for content in contents {
             self.flush(content)?;
         }
         self.fit_requests(contents[0])?;
         self.begins(contents[1], bytes);
         let found = self.compare(opened, bytes)?;
-        self.conclude(contents[0], bytes)?;
-        self.conclude(contents[1], 0)?;
-        self.files -= 1;
+        self.count(bytes);
+        for content in contents {
+            check_unchanged(content)?;
+        }
         let kind = match found {
             Some(range) => DifferenceKind::Bytes(range),
-            None if sizes[0] != sizes[1] => DifferenceKind::Length(sizes),
+            None if sizes[0].min(limit) != sizes[1].min(limit) => DifferenceKind::Length(sizes),
             None => return Ok(()),
         };
         each(Difference { paths: contents.map(|content| content.path().to_owned()), kind });
@@ -106,6 +110,7 @@ impl Checker<'_> {
         };
         let (stop, observer) = (self.stop, &mut *self.observer);
         let (engine, shape) = self.pipeline.idle();
+        let shape = shape.of_two().map_err(Stop::Failed)?;
         let mut pair = Pair::new(engine, shape, opened, bytes).map_err(failed)?;
         let found = pair.run(&mut |position| {
             observer.reached(position);
@@ -208,7 +213,12 @@ impl Checker<'_> {
                 }
                 Ok(())
             }
-            _ => Ok(()),
+            _ => {
+                if pair.inode.metadata().rdev() != other.metadata().rdev() {
+                    each(Difference { paths: paths(), kind: DifferenceKind::DeviceNumber });
+                }
+                Ok(())
+            }
         }
     }
 }

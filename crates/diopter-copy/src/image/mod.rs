@@ -12,7 +12,8 @@ use diopter::{Error, FileRange};
 use diopter_images::image::{NodeKind, Use};
 
 use crate::device;
-use crate::failure::{Failure, Step, Stop};
+use crate::dir::Inode;
+use crate::failure::{Failure, Step};
 use crate::image_path::{self, Inside, InsideName};
 use crate::place::{self, Existing};
 use crate::session::{Output, Session};
@@ -33,10 +34,19 @@ pub fn copy(session: &mut Session<'_>, source: &Path, target: &Path) -> Option<S
 
 /// Opens a file inside an image for reading; returns `None` for any other name.
 pub fn open(name: &Path, stop: &StopFlag) -> Option<Step<Input>> {
-    let inside = image_path::split(name)?;
-    let inside =
-        image_path::open(&inside, Use::Read).map_err(|error| cannot("opening", name, &error));
-    Some(inside.map_err(Stop::from).and_then(|inside| Input::of_checked(&inside, name, stop)))
+    Some(open_inside(&image_path::split(name)?, name, stop))
+}
+
+/// As [`open`], in an image that was looked up, whatever has its name now.
+pub fn open_at(name: &Path, image: &Inode, stop: &StopFlag) -> Option<Step<Input>> {
+    let inside = InsideName { image: image.proc_path(), ..image_path::split(name)? };
+    Some(open_inside(&inside, name, stop))
+}
+
+fn open_inside(inside: &InsideName, name: &Path, stop: &StopFlag) -> Step<Input> {
+    let inside = image_path::open(inside, Use::Read);
+    let inside = inside.map_err(|error| cannot("opening", name, &error))?;
+    Input::of_checked(&inside, name, stop)
 }
 
 /// Returns the bytes of a file inside an image; 0 for any other source.
