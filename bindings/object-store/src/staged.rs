@@ -87,7 +87,7 @@ impl Drop for Staged {
     /// Blocks for one system call.
     fn drop(&mut self) {
         if !self.is_published {
-            // It may have been removed already, and there is no one to report to.
+            // It may have been removed already, and a drop cannot report an error.
             fs::remove_file(&self.path).unwrap_or(());
         }
     }

@@ -1,6 +1,7 @@
 //! Runs lanes in order and prints the summary. The table of them is in `table.rs`, what the machine
 //! lacks in `capability.rs`.
 
+mod commands;
 mod table;
 
 use crate::capability::{self, Capability, Probe};

@@ -1,6 +1,7 @@
 //! The lanes of CI as a table. A lane is data: a name, what it needs and its commands. `mod.rs`
 //! runs them, `capability.rs` finds what the machine lacks.
 
+use super::commands::*;
 use crate::capability::Capability;
 use crate::repo;
 
@@ -61,156 +62,6 @@ const C_TOOLS: &[Capability] = &[
     Capability::Aio,
     Capability::Ext4,
 ];
-
-const CLIPPY_WITH_TOKIO: &[&str] =
-    &["clippy", "-p", "diopter", "--all-targets", "--features", "tokio", "--", "-D", "warnings"];
-
-const ASYNC_ON_NIGHTLY: &[&str] = &[
-    "test",
-    "--target",
-    repo::TRIPLE,
-    "-p",
-    "diopter",
-    "--features",
-    "tokio",
-    "--test",
-    "async_files",
-];
-
-const CONTRACT_ON_NIGHTLY: &[&str] =
-    &["test", "--target", repo::TRIPLE, "-p", "diopter", "--test", "all", "--", "contract::"];
-
-/// The unsafe code of buffers: no system calls, so Miri can run it.
-const MIRI: &[&str] = &[
-    "miri",
-    "test",
-    "-p",
-    "diopter-os",
-    "--features",
-    "bytes",
-    "--lib",
-    "--",
-    "owned::",
-    "lending::",
-];
-
-const ENGINE: &[&str] = &[
-    "test",
-    "-p",
-    "diopter",
-    "--test",
-    "all",
-    "--",
-    "engine::",
-    "memory::",
-    "bounced::",
-    "completion::",
-    "depth::",
-    "route::",
-    "reader::",
-    "writer::",
-    "ranges::",
-];
-
-/// Benchmarks must run, not be fast: as the tests are built, which is done already.
-const SMOKE: &[&str] = &[
-    "bench",
-    "--profile",
-    "dev",
-    "-p",
-    "diopter",
-    "--bench",
-    "backends",
-    "--bench",
-    "stripes",
-    "--bench",
-    "readers",
-    "--bench",
-    "images",
-    "--",
-    "--smoke",
-];
-
-const SMOKE_WRITERS: &[&str] =
-    &["bench", "--profile", "dev", "-p", "diopter-copy", "--bench", "writers", "--", "--smoke"];
-
-const SMOKE_NUMBERS: &[&str] = &[
-    "bench",
-    "--profile",
-    "dev",
-    "-p",
-    "diopter",
-    "--bench",
-    "numbers",
-    "--",
-    "--smoke",
-    "striped",
-    "bios",
-    "null",
-    "completion",
-];
-
-/// A separate workspace. In release, as `make peers` builds it, in the same directory.
-const PEERS: &[&str] = &["test", "--release", "--manifest-path", "benches/peers/Cargo.toml"];
-
-const CLIPPY_PEERS: &[&str] = &[
-    "clippy",
-    "--release",
-    "--all-targets",
-    "--manifest-path",
-    "benches/peers/Cargo.toml",
-    "--",
-    "-D",
-    "warnings",
-];
-
-/// A separate workspace: its dependencies are those of object_store.
-const OBJECT_STORE: &[&str] = &["test", "--manifest-path", "bindings/object-store/Cargo.toml"];
-
-const CLIPPY_OBJECT_STORE: &[&str] = &[
-    "clippy",
-    "--all-targets",
-    "--manifest-path",
-    "bindings/object-store/Cargo.toml",
-    "--",
-    "-D",
-    "warnings",
-];
-
-const FMT_OBJECT_STORE: &[&str] =
-    &["fmt", "--manifest-path", "bindings/object-store/Cargo.toml", "--check"];
-
-/// A separate workspace: redb needs a newer compiler.
-const REDB: &[&str] = &["test", "--manifest-path", "examples/redb/Cargo.toml"];
-
-const CLIPPY_REDB: &[&str] = &[
-    "clippy",
-    "--all-targets",
-    "--manifest-path",
-    "examples/redb/Cargo.toml",
-    "--",
-    "-D",
-    "warnings",
-];
-
-const FMT_REDB: &[&str] = &["fmt", "--manifest-path", "examples/redb/Cargo.toml", "--check"];
-
-const COMPARE: &[&str] = &[
-    "test",
-    "-p",
-    "diopter-bench",
-    "--test",
-    "campaign",
-    "--test",
-    "fio_files",
-    "--test",
-    "verdicts",
-];
-const BENCH_DIO: &[&str] =
-    &["test", "-p", "diopter-bench", "--test", "bench", "--test", "bench_memory"];
-
-const SMOKE_PARITY: &[&str] =
-    &["bench", "--profile", "dev", "-p", "diopter-bench", "--bench", "parity", "--", "--smoke"];
 
 pub const LANES: &[Lane] = &[
     plain("fmt", 10, &[check(&["fmt", "--all", "--check"])]),
@@ -537,50 +388,8 @@ pub const QUICK: [&str; 15] = [
     "striped", "lustre", "model", "layout", "process",
 ];
 
-/// The crates that a release would upload, in the order of it. They are not built once more.
-const PACKAGE: &[&str] = &["publish", "--workspace", "--dry-run", "--no-verify", "--allow-dirty"];
-
 /// Seconds of each fuzz target.
 pub const FUZZ_SECONDS: u64 = 15;
-
-/// The page of a report in a real browser.
-const REPORT_PAGE: &[&str] =
-    &["test", "-p", "diopter-bench", "--test", "report_page", "--", "--nocapture"];
-
-const LAB_HOST: &[&str] = &[
-    "test",
-    "-p",
-    "diopter-lab",
-    "--test",
-    "lab_machine",
-    "--test",
-    "lab_store",
-    "--test",
-    "lab_run",
-];
-
-/// The command's tests, except those with separate lanes.
-const GOLDEN: &[&str] = &[
-    "test",
-    "-p",
-    "diopter-cli",
-    "--tests",
-    "--",
-    "--skip",
-    "a_power_cut_leaves",
-    "--skip",
-    "dio_serves_",
-];
-
-/// `dio` on another kernel, with disks that this machine does not have.
-const GUEST: &[&str] = &["test", "-p", "diopter-cli", "--test", "guest", "--", "--nocapture"];
-
-/// Disks after power cuts, recorded in an emulator.
-const POWER_CUT: &[&str] =
-    &["test", "-p", "diopter-cli", "--test", "power_cut", "--", "--nocapture"];
-
-/// A real kernel, in an emulator.
-const LAB: &[&str] = &["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"];
 
 pub const fn plain(name: &'static str, budget: u64, steps: &'static [Step]) -> Lane {
     Lane { name, budget, needs: &[], uses: &[], steps, is_extra: false }

@@ -111,7 +111,7 @@ fn sum_all(
         let signal = checker.sum(name, &mut |sum| {
             out.put_sum(sum);
             if out.is_lost() {
-                // No one reads the rest.
+                // The reader is gone: stop, as SIGPIPE would.
                 stop.set(checks::OUTPUT_LOST);
             }
         });

@@ -89,7 +89,7 @@ pub fn run(args: &VerifyArgs, backend: BackendKind) -> u8 {
         if prints && lost == DONE {
             lost = output::print(&format!("{}\n", line_of(&difference)), DONE);
             if lost != DONE {
-                // No one reads the rest.
+                // The reader is gone: stop, as SIGPIPE would.
                 stop.set(checks::OUTPUT_LOST);
             }
         }

@@ -1,0 +1,197 @@
+//! The arguments of cargo that the lanes of `table.rs` run.
+
+use crate::repo;
+
+pub const CLIPPY_WITH_TOKIO: &[&str] =
+    &["clippy", "-p", "diopter", "--all-targets", "--features", "tokio", "--", "-D", "warnings"];
+
+pub const ASYNC_ON_NIGHTLY: &[&str] = &[
+    "test",
+    "--target",
+    repo::TRIPLE,
+    "-p",
+    "diopter",
+    "--features",
+    "tokio",
+    "--test",
+    "async_files",
+];
+
+pub const CONTRACT_ON_NIGHTLY: &[&str] =
+    &["test", "--target", repo::TRIPLE, "-p", "diopter", "--test", "all", "--", "contract::"];
+
+/// The unsafe code of buffers: no system calls, so Miri can run it.
+pub const MIRI: &[&str] = &[
+    "miri",
+    "test",
+    "-p",
+    "diopter-os",
+    "--features",
+    "bytes",
+    "--lib",
+    "--",
+    "owned::",
+    "lending::",
+];
+
+pub const ENGINE: &[&str] = &[
+    "test",
+    "-p",
+    "diopter",
+    "--test",
+    "all",
+    "--",
+    "engine::",
+    "memory::",
+    "bounced::",
+    "completion::",
+    "depth::",
+    "route::",
+    "reader::",
+    "writer::",
+    "ranges::",
+];
+
+/// Benchmarks must run, not be fast: as the tests are built, which is done already.
+pub const SMOKE: &[&str] = &[
+    "bench",
+    "--profile",
+    "dev",
+    "-p",
+    "diopter",
+    "--bench",
+    "backends",
+    "--bench",
+    "stripes",
+    "--bench",
+    "readers",
+    "--bench",
+    "images",
+    "--",
+    "--smoke",
+];
+
+pub const SMOKE_WRITERS: &[&str] =
+    &["bench", "--profile", "dev", "-p", "diopter-copy", "--bench", "writers", "--", "--smoke"];
+
+pub const SMOKE_NUMBERS: &[&str] = &[
+    "bench",
+    "--profile",
+    "dev",
+    "-p",
+    "diopter",
+    "--bench",
+    "numbers",
+    "--",
+    "--smoke",
+    "striped",
+    "bios",
+    "null",
+    "completion",
+];
+
+/// A separate workspace. In release, as `make peers` builds it, in the same directory.
+pub const PEERS: &[&str] = &["test", "--release", "--manifest-path", "benches/peers/Cargo.toml"];
+
+pub const CLIPPY_PEERS: &[&str] = &[
+    "clippy",
+    "--release",
+    "--all-targets",
+    "--manifest-path",
+    "benches/peers/Cargo.toml",
+    "--",
+    "-D",
+    "warnings",
+];
+
+/// A separate workspace: its dependencies are those of object_store.
+pub const OBJECT_STORE: &[&str] = &["test", "--manifest-path", "bindings/object-store/Cargo.toml"];
+
+pub const CLIPPY_OBJECT_STORE: &[&str] = &[
+    "clippy",
+    "--all-targets",
+    "--manifest-path",
+    "bindings/object-store/Cargo.toml",
+    "--",
+    "-D",
+    "warnings",
+];
+
+pub const FMT_OBJECT_STORE: &[&str] =
+    &["fmt", "--manifest-path", "bindings/object-store/Cargo.toml", "--check"];
+
+/// A separate workspace: redb needs a newer compiler.
+pub const REDB: &[&str] = &["test", "--manifest-path", "examples/redb/Cargo.toml"];
+
+pub const CLIPPY_REDB: &[&str] = &[
+    "clippy",
+    "--all-targets",
+    "--manifest-path",
+    "examples/redb/Cargo.toml",
+    "--",
+    "-D",
+    "warnings",
+];
+
+pub const FMT_REDB: &[&str] = &["fmt", "--manifest-path", "examples/redb/Cargo.toml", "--check"];
+
+pub const COMPARE: &[&str] = &[
+    "test",
+    "-p",
+    "diopter-bench",
+    "--test",
+    "campaign",
+    "--test",
+    "fio_files",
+    "--test",
+    "verdicts",
+];
+
+pub const BENCH_DIO: &[&str] =
+    &["test", "-p", "diopter-bench", "--test", "bench", "--test", "bench_memory"];
+
+pub const SMOKE_PARITY: &[&str] =
+    &["bench", "--profile", "dev", "-p", "diopter-bench", "--bench", "parity", "--", "--smoke"];
+
+/// The crates that a release would upload, in the order of it. They are not built once more.
+pub const PACKAGE: &[&str] =
+    &["publish", "--workspace", "--dry-run", "--no-verify", "--allow-dirty"];
+
+/// The page of a report in a real browser.
+pub const REPORT_PAGE: &[&str] =
+    &["test", "-p", "diopter-bench", "--test", "report_page", "--", "--nocapture"];
+
+pub const LAB_HOST: &[&str] = &[
+    "test",
+    "-p",
+    "diopter-lab",
+    "--test",
+    "lab_machine",
+    "--test",
+    "lab_store",
+    "--test",
+    "lab_run",
+];
+
+/// The command's tests, except those with separate lanes.
+pub const GOLDEN: &[&str] = &[
+    "test",
+    "-p",
+    "diopter-cli",
+    "--tests",
+    "--",
+    "--skip",
+    "a_power_cut_leaves",
+    "--skip",
+    "dio_serves_",
+];
+
+/// `dio` on another kernel, with disks that this machine does not have.
+pub const GUEST: &[&str] = &["test", "-p", "diopter-cli", "--test", "guest", "--", "--nocapture"];
+
+/// Disks after power cuts, recorded in an emulator.
+pub const POWER_CUT: &[&str] =
+    &["test", "-p", "diopter-cli", "--test", "power_cut", "--", "--nocapture"];
+
+/// A real kernel, in an emulator.
+pub const LAB: &[&str] = &["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"];
