@@ -13,6 +13,10 @@ use diopter::Errno;
 /// file.
 const THREADS_MAX: usize = 128;
 
+/// Flushes that begin together. The first one of them makes the journal commit: what is written by
+/// then needs no other commit.
+const GROUP: usize = 64;
+
 /// A thread calls fsync(2) and little else.
 const STACK_BYTES: usize = 64 << 10;
 
@@ -29,6 +33,8 @@ pub type Flushed = (FlushId, Result<(), Errno>);
 pub struct Flushes {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Those that begin with the next group.
+    group: Vec<(FlushId, Arc<OwnedFd>)>,
     in_flight: usize,
 }
 
@@ -61,7 +67,7 @@ impl Flushes {
             has_waiting: Condvar::new(),
             has_done: Condvar::new(),
         };
-        Flushes { shared: Arc::new(shared), threads: Vec::new(), in_flight: 0 }
+        Flushes { shared: Arc::new(shared), threads: Vec::new(), group: Vec::new(), in_flight: 0 }
     }
 
     /// Returns the number of flushes whose results were not taken yet.
@@ -69,32 +75,39 @@ impl Flushes {
         self.in_flight
     }
 
-    /// Starts to make a file, its metadata included, or the names of a directory durable.
+    /// Makes a file, its metadata included, or the names of a directory durable. It begins when a
+    /// group of them is complete, or with the next wait.
     pub fn start(&mut self, id: FlushId, file: Arc<OwnedFd>) {
         self.in_flight += 1;
-        let mut state = self.shared.lock();
-        if state.idle <= state.waiting.len() && self.threads.len() < THREADS_MAX {
-            drop(state);
-            self.add_thread();
-            state = self.shared.lock();
+        self.group.push((id, file));
+        if self.group.len() >= GROUP {
+            self.start_group();
         }
+    }
+
+    fn start_group(&mut self) {
+        let count = self.group.len();
+        let busy = {
+            let state = self.shared.lock();
+            self.threads.len() - state.idle + state.waiting.len()
+        };
+        while self.threads.len() < THREADS_MAX.min(busy + count) && self.add_thread() {}
         if self.threads.is_empty() {
             // Not one thread can be made: the caller flushes.
-            drop(state);
-            let flushed = (self.shared.flush)(&file);
-            return self.shared.lock().done.push((id, flushed));
+            for (id, file) in self.group.drain(..) {
+                let flushed = (self.shared.flush)(&file);
+                self.shared.lock().done.push((id, flushed));
+            }
+            return;
         }
-        state.waiting.push_back((id, file));
-        let is_expected = state.idle > 0;
-        drop(state);
-        if is_expected {
-            self.shared.has_waiting.notify_one();
-        }
+        self.shared.lock().waiting.extend(self.group.drain(..));
+        self.shared.has_waiting.notify_all();
     }
 
     /// Takes the flushes back that have not started, and returns their numbers.
     pub fn cancel(&mut self) -> Vec<FlushId> {
-        let waiting = std::mem::take(&mut self.shared.lock().waiting);
+        let mut waiting = std::mem::take(&mut self.shared.lock().waiting);
+        waiting.extend(self.group.drain(..));
         self.in_flight -= waiting.len();
         waiting.into_iter().map(|(id, _)| id).collect()
     }
@@ -102,6 +115,9 @@ impl Flushes {
     /// Returns the flushes that have completed; blocks until there are `least`, or all, but not
     /// longer than [`WAIT_SLICE`].
     pub fn wait(&mut self, least: usize) -> Vec<Flushed> {
+        if least > 0 && !self.group.is_empty() {
+            self.start_group();
+        }
         let mut state = self.shared.lock();
         state.wanted = least.min(self.in_flight);
         if state.done.len() < state.wanted {
@@ -115,11 +131,14 @@ impl Flushes {
         std::mem::take(&mut state.done)
     }
 
-    fn add_thread(&mut self) {
+    /// Returns false if the system has no other thread: those that there are have more to do.
+    fn add_thread(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-        // Without another thread, those that there are have more to do.
-        self.threads.extend(thread.name("flush".to_owned()).spawn(move || shared.serve()));
+        let spawned = thread.name("flush".to_owned()).spawn(move || shared.serve());
+        let is_spawned = spawned.is_ok();
+        self.threads.extend(spawned);
+        is_spawned
     }
 }
 
@@ -199,6 +218,29 @@ mod tests {
         assert!(done[1..].iter().all(|(_, flushed)| flushed.is_ok()));
         assert!(flushes.threads.len() <= THREADS_MAX);
         assert!(flushes.wait(1).is_empty(), "it does not wait for what was not started");
+    }
+
+    #[test]
+    fn flushes_begin_when_a_group_is_complete_or_is_waited_for() {
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let mut flushes = Flushes::new(move |_| {
+            begun.send(()).unwrap();
+            Ok(())
+        });
+        let file: Arc<OwnedFd> = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
+        for id in 0..GROUP - 1 {
+            flushes.start(id, Arc::clone(&file));
+        }
+        assert!(flushes.wait(0).is_empty());
+        assert!(flushes.threads.is_empty(), "nothing could have begun");
+        flushes.start(GROUP - 1, Arc::clone(&file));
+        has_begun.iter().take(GROUP).for_each(drop);
+        flushes.start(GROUP, file);
+        let mut done = 0;
+        while done <= GROUP {
+            done += flushes.wait(GROUP + 1 - done).len();
+        }
+        assert_eq!((done, flushes.in_flight()), (GROUP + 1, 0));
     }
 
     #[test]

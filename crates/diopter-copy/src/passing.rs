@@ -1,6 +1,6 @@
-//! Reads of a small source through the page cache that differ from direct I/O in nothing but speed:
-//! no page stays in the cache that was not there before, none that other programs use is dropped,
-//! and a store through a mapping during the copy changes the times of the file.
+//! Reads and writes of small files through the page cache. The reads differ from direct I/O in
+//! nothing but speed: no page stays in the cache that was not there before, none that other programs
+//! use is dropped, and a store through a mapping during the copy changes the times of the file.
 
 use std::os::fd::BorrowedFd;
 
@@ -24,7 +24,16 @@ pub fn read_all(file: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), Errno> {
 /// Writes dirty pages back, as the kernel does before a direct read. It also write-protects them:
 /// the next store through a mapping is a page fault, which changes the time of the file.
 fn write_back(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    match space::sync_file_range_wait(file, 0, 0) {
+    unless_impossible(space::sync_file_range_wait(file, 0, 0))
+}
+
+/// Starts to write a new file back: the flush of many files then waits for the device once.
+pub fn start_write_back(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    unless_impossible(space::start_write_back(file))
+}
+
+fn unless_impossible(written: Result<(), Errno>) -> Result<(), Errno> {
+    match written {
         // A file without a page cache, or a sandbox without the call.
         Err(Errno::EINVAL | Errno::ESPIPE | Errno::ENOSYS | Errno::EPERM) => Ok(()),
         written => written,

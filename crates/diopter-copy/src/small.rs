@@ -186,6 +186,7 @@ fn copy_content(
     let bytes = &mut buffer[..length];
     passing::read_all(source.file.as_fd(), bytes)?;
     write_all(target, bytes)?;
+    passing::start_write_back(target)?;
     let mut totals = RouteTotals { buffered: source.size, ..RouteTotals::default() };
     if length > 0 {
         totals.why.insert(WHY);

@@ -86,6 +86,19 @@ pub fn sync_file_range_wait(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Res
     })
 }
 
+/// Starts to write a file's dirty pages back, and does not wait (sync_file_range(2)). A later
+/// fsync has less to wait for, and reports errors of the device.
+///
+/// # Errors
+///
+/// Fails with EIO and ENOSPC if the pages cannot be given to the device.
+pub fn start_write_back(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    until_not_interrupted(|| {
+        // SAFETY: no memory is passed, and the descriptor is open while `fd` is borrowed.
+        unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) }
+    })
+}
+
 /// Returns the offset of the first byte at or after `offset` that is data; `None` if only a hole
 /// follows.
 ///
