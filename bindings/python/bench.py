@@ -80,6 +80,13 @@ def make_warm(path: pathlib.Path) -> None:
             pass
 
 
+def rotated(sides: dict[str, list[float]], by: int) -> list[str]:
+    """Return the sides in an order that differs from round to round."""
+    names = list(sides)
+    by %= len(names)
+    return names[by:] + names[:by]
+
+
 def bare() -> int:
     """Return the peak memory of an interpreter that does nothing."""
     code = PEAK + "print(peak())"
@@ -116,8 +123,8 @@ def main() -> int:
         cold: dict[str, list[float]] = {side: [] for side in [*sides, "fio"]}
         warm: dict[str, list[float]] = {side: [] for side in sides}
         peaks: list[float] = []
-        for _ in range(options.rounds):
-            for side in cold:
+        for number in range(options.rounds):
+            for side in rotated(cold, number):
                 make_cold(path)
                 if side == "fio":
                     cold[side].append(fio(path))
@@ -126,8 +133,8 @@ def main() -> int:
                 cold[side].append(found["seconds"])
                 if side == "diopter":
                     peaks.append(found["peak"])
-        for _ in range(options.rounds):
-            for side in warm:
+        for number in range(options.rounds):
+            for side in rotated(warm, number):
                 make_warm(path)
                 warm[side].append(load(side, path)["seconds"])
     for kind, sides_of in (("cold", cold), ("warm", warm)):

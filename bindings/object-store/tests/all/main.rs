@@ -2,6 +2,7 @@
 
 mod integration;
 mod names;
+mod power;
 mod ranges;
 mod uploads;
 mod writes;
