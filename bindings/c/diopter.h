@@ -34,6 +34,10 @@
 // name as without this flag. Such a file keeps its size: it is read, or overwritten in place.
 #define DPT_FILE_IMAGE 16
 
+// For dpt_queue_options.flags: the clock is read for each request, and a dpt_completion has its
+// timing.
+#define DPT_QUEUE_TIMINGS 1
+
 // Reads length bytes at offset into buf.
 #define DPT_OP_READ 1
 
@@ -100,7 +104,7 @@ struct dpt_queue_options {
   const char *preset;
   // operations in the device at a time, from 1 to 128; 0 has the queue find out
   uint32_t depth;
-  // 0
+  // DPT_QUEUE_TIMINGS, or 0
   uint32_t flags;
 };
 
@@ -151,7 +155,7 @@ struct dpt_outcome {
 };
 
 // When a request passed its stages, in nanoseconds after the queue accepted it; 0 for a stage
-// that it never reached.
+// that it never reached, and in a queue without DPT_QUEUE_TIMINGS.
 struct dpt_timing {
   // its first operation was handed to the device
   uint64_t submitted;

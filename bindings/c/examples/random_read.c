@@ -41,7 +41,11 @@ int main(int argc, char **argv)
     }
     if (dpt_file_open(argv[1], O_RDONLY, 0, NULL, &file) < 0)
         return fail("open");
-    if (dpt_queue_create(NULL, &queue) < 0)
+    struct dpt_queue_options options;
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.flags = DPT_QUEUE_TIMINGS;
+    if (dpt_queue_create(&options, &queue) < 0)
         return fail("queue");
     int64_t blocks = dpt_file_size(file) / BLOCK;
     char *memory = aligned_alloc(BLOCK, DEPTH * BLOCK);

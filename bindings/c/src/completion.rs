@@ -68,7 +68,7 @@ pub struct dpt_outcome {
 }
 
 /// When a request passed its stages, in nanoseconds after the queue accepted it; 0 for a stage
-/// that it never reached.
+/// that it never reached, and in a queue without DPT_QUEUE_TIMINGS.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct dpt_timing {
@@ -119,17 +119,18 @@ pub fn of(finished: FinishedRequest, user_data: u64) -> Completion {
         (i64::from(failure.code()), Some(failure.detail()))
     };
     let moved = |bytes: diopter::Bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX);
-    let (result, detail) = finished.result.map_or_else(failure, |bytes| (moved(bytes), None));
     let is_transfer = matches!(op, DPT_OP_READ | DPT_OP_WRITE);
-    let outcome = if is_transfer { outcome_of(&finished.outcome) } else { dpt_outcome::default() };
-    let diopter::Route { direct, bounced, buffered, why } = finished.route;
+    let outcome =
+        if is_transfer { outcome_of(&finished.outcome()) } else { dpt_outcome::default() };
+    let diopter::Route { direct, bounced, buffered, why } = finished.route();
     let why = why.iter().fold(0, |bits, reason| bits | bit_of(reason));
     let route = dpt_route { direct, bounced, buffered, why, reserved: 0 };
-    let timing = finished.timing.map_or_else(dpt_timing::default, |timing| {
+    let timing = finished.timing().map_or_else(dpt_timing::default, |timing| {
         let since = |stage: diopter_core::clock::Nanos| stage.since(timing.started);
         let (submitted, reaped) = (since(timing.submitted), since(timing.reaped));
         dpt_timing { submitted, reaped, finished: since(timing.finished) }
     });
+    let (result, detail) = finished.result.map_or_else(failure, |bytes| (moved(bytes), None));
     let completion =
         dpt_completion { user_data, result, op, route, outcome, timing, ..Default::default() };
     Completion { completion, detail }

@@ -29,6 +29,10 @@ pub struct dpt_file_options {
     pub flags: u64,
 }
 
+/// For dpt_queue_options.flags: the clock is read for each request, and a dpt_completion has its
+/// timing.
+pub const DPT_QUEUE_TIMINGS: u32 = 1;
+
 /// Options of dpt_queue_create(). Set every byte to 0, then size, then what is wanted.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -41,7 +45,7 @@ pub struct dpt_queue_options {
     pub preset: *const c_char,
     /// operations in the device at a time, from 1 to 128; 0 has the queue find out
     pub depth: u32,
-    /// 0
+    /// DPT_QUEUE_TIMINGS, or 0
     pub flags: u32,
 }
 

@@ -26,7 +26,7 @@ use crate::error::{Failure, Result, string};
 use crate::file::{dpt_file, place_of};
 use crate::handle::{self, Named, Place, Places};
 use crate::memory;
-use crate::options::dpt_queue_options;
+use crate::options::{DPT_QUEUE_TIMINGS, dpt_queue_options};
 use crate::requests::Requests;
 
 /// A queue of requests. Its members are the library's.
@@ -106,10 +106,11 @@ fn invalid(why: impl Into<String>) -> Failure {
 /// # Safety
 /// The strings of `options` are null, or end with 0.
 pub unsafe fn create(options: &dpt_queue_options) -> Result<Queue> {
-    if options.flags != 0 {
-        return Err(invalid("dpt_queue_create: unknown flags in the options: set them to 0"));
+    if options.flags & !DPT_QUEUE_TIMINGS != 0 {
+        return Err(invalid("dpt_queue_create: unknown flags in the options: clear them"));
     }
-    let mut made = EngineOptions::default();
+    let timings = options.flags & DPT_QUEUE_TIMINGS != 0;
+    let mut made = EngineOptions { timings, ..EngineOptions::default() };
     if !options.backend.is_null() {
         // SAFETY: as this function demands.
         let name = unsafe { string(options.backend, "backend") }?.to_string_lossy();

@@ -59,12 +59,12 @@ impl Abandoned {
 
     /// Notes a write that has finished.
     pub fn note(&self, file: &diopter::File, finished: FinishedRequest) {
+        let (offset, length) = (finished.range.start(), finished.range.length());
+        let outcome = PyOutcome::of(&finished.outcome());
         let error = finished.result.err().map(|error| {
             let failure = Failure::from(diopter::Error::from(file.name_object(error)));
             (failure.errno, failure.message)
         });
-        let (offset, length) = (finished.range.start(), finished.range.length());
-        let outcome = PyOutcome::of(&finished.outcome);
         self.note_result(Entry { offset, length, error, outcome });
     }
 
@@ -148,7 +148,7 @@ impl Abandoned {
         };
         let of_file = own.finished.into_iter().map(|finished| {
             let (offset, length) = (finished.range.start(), finished.range.length());
-            let outcome = PyOutcome::of(&finished.outcome);
+            let outcome = PyOutcome::of(&finished.outcome());
             let error = finished.result.err().map(|error| {
                 let failure = Failure::from(diopter::Error::from(error));
                 (failure.errno, failure.message)

@@ -140,9 +140,10 @@ impl From<std::io::Error> for Failure {
 
 /// Takes the number of bytes out of a finished transfer.
 pub fn moved(file: &diopter::File, finished: FinishedRequest) -> Result<usize, Failure> {
+    let outcome = finished.outcome();
     match finished.result {
         Ok(bytes) => Ok(usize::try_from(bytes.get()).unwrap_or(usize::MAX)),
-        Err(error) => Err(Failure::of_request(file, error, &finished.outcome)),
+        Err(error) => Err(Failure::of_request(file, error, &outcome)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reads and writes of small files through the page cache. The reads differ from direct I/O in
-//! nothing but speed: no page stays in the cache that was not there before, none that other programs
-//! use is dropped, and a store through a mapping during the copy changes the times of the file.
+//! nothing but speed: no page stays in the cache that was not there before, none that other
+//! programs use is dropped, and a store through a mapping during the copy changes the times of the
+//! file.
 
 use std::os::fd::BorrowedFd;
 

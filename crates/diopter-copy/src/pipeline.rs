@@ -260,7 +260,7 @@ impl Pipeline {
     ) -> Result<(), Interruption> {
         let source = flow.transfer.source;
         if finished.result.is_ok() {
-            flow.moved.reads.add(&finished.route);
+            flow.moved.reads.add(&finished.route());
         }
         let id = finished.id;
         let (result, memory) = finished.into_parts();
@@ -332,7 +332,7 @@ impl Pipeline {
     ) -> Result<(), Interruption> {
         let target = flow.transfer.target.expect("only a transfer with a target writes");
         if finished.result.is_ok() {
-            flow.moved.writes.add(&finished.route);
+            flow.moved.writes.add(&finished.route());
         }
         let id = finished.id;
         let (result, memory) = finished.into_parts();
@@ -371,7 +371,7 @@ impl Pipeline {
                 Err(_) => return,
             };
             if finished.op == RequestOp::Write && finished.result.is_ok() {
-                flow.moved.writes.add(&finished.route);
+                flow.moved.writes.add(&finished.route());
                 let place = flow.writings.iter().position(|writing| {
                     writing.id == finished.id && writing.done_with == length_of(&writing.range)
                 });

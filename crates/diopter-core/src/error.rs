@@ -3,6 +3,7 @@
 //! [`IoErrorKind`] in one function, here.
 
 use std::fmt;
+use std::ops::Deref;
 use std::path::PathBuf;
 
 use diopter_os::Errno;
@@ -158,10 +159,14 @@ pub enum IoErrorKind {
 }
 
 /// A request failed after it was admitted. The ranges that are done nevertheless are in its
-/// `Outcome`.
+/// `Outcome`. One pointer: each result of an engine has room for an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoError(Box<IoErrorFields>);
+
+/// The fields of an [`IoError`], which derefs to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct IoError {
+pub struct IoErrorFields {
     /// The kind.
     pub kind: IoErrorKind,
     /// The errno of the first error.
@@ -170,8 +175,15 @@ pub struct IoError {
     pub range: FileRange,
     /// The operation, for example `write`.
     pub what: &'static str,
-    /// One pointer: each result of an engine has room for an error.
-    context: Option<Box<IoContext>>,
+    context: Option<IoContext>,
+}
+
+impl Deref for IoError {
+    type Target = IoErrorFields;
+
+    fn deref(&self) -> &IoErrorFields {
+        &self.0
+    }
 }
 
 /// Details of an error of a striped file, or of a file in an image.
@@ -218,14 +230,14 @@ impl IoError {
             Errno::EUCLEAN => IoErrorKind::Corrupt,
             _ => IoErrorKind::Other,
         };
-        IoError { kind, errno, range, what, context: None }
+        IoError(Box::new(IoErrorFields { kind, errno, range, what, context: None }))
     }
 
     /// Returns the object of a striped file that failed, and where on it the range begins. Calls
     /// of `File`, and `File::name_object`, set it.
     #[must_use]
     pub fn object(&self) -> Option<&FailedObject> {
-        match self.context.as_deref() {
+        match &self.context {
             Some(IoContext::Object(object)) => Some(object),
             _ => None,
         }
@@ -235,7 +247,7 @@ impl IoError {
     /// ended a request on a file in it.
     #[must_use]
     pub fn finding(&self) -> Option<&ImageError> {
-        match self.context.as_deref() {
+        match &self.context {
             Some(IoContext::Image(finding)) => Some(finding),
             _ => None,
         }
@@ -244,21 +256,21 @@ impl IoError {
     /// Adds the error in the metadata of an image.
     #[must_use]
     pub fn with_finding(mut self, finding: Option<ImageError>) -> IoError {
-        self.context = finding.map(|finding| Box::new(IoContext::Image(finding)));
+        self.0.context = finding.map(IoContext::Image);
         self
     }
 
     /// Adds the object that failed.
     #[must_use]
     pub fn with_object(mut self, object: FailedObject) -> IoError {
-        self.context = Some(Box::new(IoContext::Object(object)));
+        self.0.context = Some(IoContext::Object(object));
         self
     }
 
     /// Changes the kind, where it does not follow from the errno.
     #[must_use]
     pub fn of_kind(mut self, kind: IoErrorKind) -> IoError {
-        self.kind = kind;
+        self.0.kind = kind;
         self
     }
 

@@ -4,8 +4,9 @@ use std::fmt;
 
 use diopter_os::{AnyBuf, OwnedBuf, OwnedBufMut, RwFlags};
 
+use crate::clock::Nanos;
 use crate::error::{AdmitError, IoError};
-use crate::outcome::{Outcome, Route, Timing};
+use crate::outcome::{Outcome, RangeState, Route, Timing};
 use crate::units::{Bytes, FileOffset, FileRange};
 
 /// The operation of a request.
@@ -111,7 +112,7 @@ impl fmt::Display for Refused {
 // No `source`: the message is that of `error`.
 impl std::error::Error for Refused {}
 
-/// A finished request: result, memory, outcome, route and timing.
+/// A finished request: result, memory, outcome, route and timing. At most 64 bytes.
 #[derive(Debug)]
 pub struct FinishedRequest {
     /// The id that starting it returned.
@@ -125,18 +126,120 @@ pub struct FinishedRequest {
     pub memory: Option<AnyBuf>,
     /// Bytes moved, or the first error.
     pub result: Result<Bytes, IoError>,
-    /// The result of each range.
-    pub outcome: Outcome,
-    /// The path that the bytes took.
-    pub route: Route,
-    /// When it passed its stages; `None` if no clock was read for it.
-    pub timing: Option<Timing>,
+    /// True if all bytes went through an aligned buffer because of where the memory is.
+    is_bounced: bool,
+    /// Absent if all was done in one way, and no clock was read.
+    detail: Option<Box<Detail>>,
+}
+
+/// Outcome, route and timing of a request that is not simple.
+#[derive(Debug)]
+struct Detail {
+    outcome: Outcome,
+    route: Route,
+    timing: Option<Timing>,
 }
 
 impl FinishedRequest {
+    /// A request that moved all its bytes between the caller's memory and the device.
+    #[inline(always)]
+    pub(crate) fn whole(
+        (id, op): (RequestId, RequestOp),
+        range: FileRange,
+        memory: Option<AnyBuf>,
+    ) -> FinishedRequest {
+        let result = Ok(Bytes::new(range.length()));
+        FinishedRequest { id, op, range, memory, result, is_bounced: false, detail: None }
+    }
+
+    /// The same through an aligned buffer.
+    #[inline]
+    pub(crate) fn bounced(self) -> FinishedRequest {
+        FinishedRequest { is_bounced: true, ..self }
+    }
+
+    /// The same with another result, outcome and route.
+    #[inline(never)]
+    pub(crate) fn ended(
+        self,
+        result: Result<Bytes, IoError>,
+        outcome: Outcome,
+        route: Route,
+    ) -> FinishedRequest {
+        let timing = self.timing();
+        FinishedRequest {
+            result,
+            detail: Some(Box::new(Detail { outcome, route, timing })),
+            ..self
+        }
+    }
+
+    /// Adds when it passed its stages.
+    #[inline(never)]
+    pub(crate) fn set_timing(&mut self, timing: Timing) {
+        let (outcome, route) = (self.outcome(), self.route());
+        self.detail = Some(Box::new(Detail { outcome, route, timing: Some(timing) }));
+    }
+
+    /// Sets when its completion ran, if a clock is read for it.
+    pub(crate) fn set_finished(&mut self, now: impl FnOnce() -> Nanos) {
+        if let Some(timing) = self.detail.as_mut().and_then(|detail| detail.timing.as_mut()) {
+            timing.finished = now();
+        }
+    }
+
+    /// A request that failed as a whole, without an engine.
+    #[must_use]
+    pub fn failed(
+        op: RequestOp,
+        range: FileRange,
+        error: IoError,
+        state: RangeState,
+    ) -> FinishedRequest {
+        let whole = FinishedRequest::whole((RequestId(0), op), range, None);
+        whole.ended(Err(error), Outcome::whole(range, state), Route::default())
+    }
+
+    /// Returns the result of each range.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        match &self.detail {
+            Some(detail) => detail.outcome.clone(),
+            None => Outcome::whole(self.range, RangeState::Done),
+        }
+    }
+
+    /// Returns the path that the bytes took.
+    #[must_use]
+    pub fn route(&self) -> Route {
+        match &self.detail {
+            Some(detail) => detail.route,
+            None if self.is_bounced => Route::all_bounced(self.range.length()),
+            None => Route::all_direct(self.range.length()),
+        }
+    }
+
+    /// Returns when it passed its stages; `None` unless its engine has
+    /// [`EngineOptions::timings`](crate::engine::EngineOptions::timings).
+    #[must_use]
+    pub fn timing(&self) -> Option<Timing> {
+        self.detail.as_ref().and_then(|detail| detail.timing)
+    }
+
     /// Returns the result, and the memory as the type that the request was made with: `None` if
     /// there is no memory, or it is of another type.
     pub fn into_parts<T: OwnedBuf>(self) -> (Result<Bytes, IoError>, Option<T>) {
         (self.result, self.memory.and_then(|memory| memory.downcast().ok()))
+    }
+}
+
+#[cfg(all(test, target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_one_cache_line() {
+        assert!(size_of::<FinishedRequest>() <= 64, "{}", size_of::<FinishedRequest>());
+        assert_eq!(size_of::<Option<IoError>>(), 8);
     }
 }

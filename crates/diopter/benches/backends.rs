@@ -108,7 +108,7 @@ impl Served {
         } else {
             let (backend, uring) = (row.backend, row.uring);
             let policies = Policies { wait: row.wait, ..Policies::default() };
-            Engine::new(EngineOptions { backend, uring, policies, checked: false })?
+            Engine::new(EngineOptions { backend, uring, policies, ..EngineOptions::DEFAULT })?
         };
         let mut idle: Vec<IoBuf> = (0..depth).map(|_| IoBuf::new(BLOCK).expect("memory")).collect();
         if row.is_registered {

@@ -200,7 +200,7 @@ impl Bench {
                 next += length;
             }
             let Some(done) = engine.wait(LONG).expect("the backend works") else { break };
-            assert_eq!(done.route.buffered, 0);
+            assert_eq!(done.route().buffered, 0);
             let (result, memory) = done.into_parts::<IoBuf>();
             let (moved, memory) = (result.expect("it works").get(), memory.expect("it comes back"));
             assert_eq!(usize::try_from(moved), Ok(memory.len()));

@@ -37,6 +37,7 @@ pub use diopter_core::engine::abandoned::AbandonedWrites;
 pub use diopter_core::engine::depth::{DepthReason, DepthReport};
 pub use diopter_core::engine::hybrid::HybridCounters;
 pub use diopter_core::engine::{BackendChoice, ScopedRequest};
+pub use diopter_core::error::IoErrorFields;
 pub use diopter_core::extent::{Extent, ExtentState};
 pub use diopter_core::outcome::{DetourReason, DetourReasons};
 pub use diopter_core::plan::{Plan, PlanQuery, PlannedBio};

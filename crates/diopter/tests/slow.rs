@@ -52,7 +52,7 @@ impl Bench {
         engine.start(&self.file, request).unwrap();
         let finished = engine.wait(LONG).unwrap().expect("it ends");
         let took = started.elapsed();
-        assert_eq!(finished.route.direct, BYTES);
+        assert_eq!(finished.route().direct, BYTES);
         let (result, memory) = finished.into_parts();
         assert_eq!(result.map(|moved| moved.get()), Ok(BYTES));
         (took, memory.expect("it comes back"))

@@ -118,8 +118,8 @@ impl Loop {
         for finished in self.done.drain(..) {
             let at = finished.range.start();
             let moved = finished.result.as_ref().map_err(|error| format!("at {at}: {error}"))?;
-            if finished.route.buffered != 0 {
-                return Err(format!("buffered at {at}: {:?}", finished.route));
+            if finished.route().buffered != 0 {
+                return Err(format!("buffered at {at}: {:?}", finished.route()));
             }
             let moved = usize::try_from(moved.get()).unwrap_or(usize::MAX);
             let memory = finished.memory.ok_or("the memory was lost")?;

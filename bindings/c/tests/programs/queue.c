@@ -23,8 +23,27 @@ static void check_parts(const struct dpt_completion *done, uint64_t length)
     CHECK((done->route.direct == length) == (done->route.why == 0));
     CHECK(outcome->done == length && outcome->done_prefix == length);
     CHECK(outcome->failed + outcome->not_tried + outcome->unknown == 0);
-    CHECK(done->timing.submitted <= done->timing.reaped);
-    CHECK(done->timing.reaped <= done->timing.finished);
+    CHECK(done->timing.submitted + done->timing.reaped + done->timing.finished == 0);
+}
+
+/* Requests have timings in a queue that was asked for them. */
+static void timings(struct dpt_file *file)
+{
+    struct dpt_queue_options options;
+    struct dpt_queue *queue;
+    unsigned char bytes[3000];
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.backend = backend;
+    options.flags = DPT_QUEUE_TIMINGS;
+    CHECK(dpt_queue_create(&options, &queue) == 0);
+    struct dpt_request request = request_of(file, DPT_OP_READ, 77, bytes, sizeof bytes, 0);
+    CHECK(dpt_queue_submit(queue, &request, 1) == 1);
+    struct dpt_completion done = take(queue);
+    CHECK(done.result == sizeof bytes && done.timing.finished > 0);
+    CHECK(done.timing.submitted <= done.timing.reaped);
+    CHECK(done.timing.reaped <= done.timing.finished);
+    CHECK(dpt_queue_destroy(queue) == 0);
 }
 
 /* Misaligned reads and writes, all in flight, each with its memory and its number. */
@@ -217,6 +236,7 @@ int main(int argc, char **argv)
     polled(file);
     destroyed(file);
     presets(file);
+    timings(file);
     CHECK(dpt_file_close(file) == 0);
     return 0;
 }

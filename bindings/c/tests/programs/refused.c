@@ -124,7 +124,7 @@ static void queues(struct dpt_file *file, const char *backend)
     options.depth = 129;
     REFUSED(dpt_queue_create(&options, &queue), EINVAL);
     options.depth = 0;
-    options.flags = 1;
+    options.flags = 2;
     REFUSED(dpt_queue_create(&options, &queue), EINVAL);
     queue = make_queue(backend);
 

@@ -1,4 +1,4 @@
-//! What a power failure leaves. XFS is shut down without writing its log or its dirty pages, then
+//! Objects after a power failure. XFS is shut down without writing its log or its dirty pages, then
 //! mounted again: what had not been flushed is lost.
 
 use bytes::Bytes;
@@ -168,7 +168,7 @@ fn without_fsync_a_power_failure_loses_the_object() {
             Ok(found) => block_on(found.bytes()).is_ok_and(|got| got == bytes(70_001)),
             Err(_) => false,
         };
-        assert!(!is_whole, "{name}: it was flushed, although nobody asked for it");
+        assert!(!is_whole, "{name}: it was flushed without with_fsync");
         mount = emptied(mount);
     }
     mount.finish().unwrap();

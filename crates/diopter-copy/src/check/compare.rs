@@ -163,7 +163,7 @@ impl<'f> Pair<'f> {
         let place = places.into_iter().find(|(_, _, read)| is_it(read));
         let (side, length, read) = place.expect("every read in flight is on the list");
         let halted = |why| Halted { side, why };
-        let buffered = finished.route.buffered;
+        let buffered = finished.route().buffered;
         let (result, memory) = finished.into_parts();
         let file = self.sides[side].file;
         let named = |error| Interruption::Read(Error::from(file.name_object(error)));

@@ -117,22 +117,12 @@ impl List {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::{Outcome, RangeState, Route, Timing};
     use crate::request::{RequestId, RequestOp};
-    use crate::units::{Bytes, FileRange};
+    use crate::units::FileRange;
 
     fn finished(id: u64) -> FinishedRequest {
         let range = FileRange::new(0, 1);
-        FinishedRequest {
-            id: RequestId(id),
-            op: RequestOp::Write,
-            range,
-            memory: None,
-            result: Ok(Bytes::new(1)),
-            outcome: Outcome::whole(range, RangeState::Done),
-            route: Route::default(),
-            timing: Some(Timing::default()),
-        }
+        FinishedRequest::whole((RequestId(id), RequestOp::Write), range, None)
     }
 
     #[test]

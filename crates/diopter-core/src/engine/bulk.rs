@@ -107,7 +107,7 @@ impl Bulk {
 
     /// All that came back by now has been taken.
     #[inline]
-    pub fn end_turn(&mut self, now: Nanos) {
+    pub fn end_turn(&mut self, now: impl FnOnce() -> Nanos) {
         if self.count == 0 {
             return;
         }
@@ -116,7 +116,7 @@ impl Bulk {
         let (in_flight, has_more) = (self.in_flight, self.has_more);
         // Until the next hand-over these are what is left.
         self.in_flight = self.held;
-        self.controller.note(Progress { now, count, bytes, in_flight, has_more });
+        self.controller.note(Progress { now: now(), count, bytes, in_flight, has_more });
     }
 
     /// The backend is lost, or another process's.

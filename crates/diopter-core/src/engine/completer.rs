@@ -385,9 +385,7 @@ impl Completer {
         to.pool.keep(bounce);
         match what {
             What::Result(mut finished, target) => {
-                if let Some(timing) = &mut finished.timing {
-                    timing.finished = to.backend.now();
-                }
+                finished.set_finished(|| to.backend.now());
                 if !to.table.entries[place].is_discarded() {
                     let target = target.as_ref().map(Arc::downgrade);
                     return self.returned.push_back((place, *finished, target));

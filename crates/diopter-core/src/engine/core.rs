@@ -64,7 +64,10 @@ pub struct Core {
     pub broken: Option<BackendError>,
     /// The process that made it, by generation of fork.
     pub(super) generation: u64,
-    /// The backend's clock, read once before a round's bios go out and once when some came back.
+    /// The clock is read for the timings of requests.
+    pub is_timed: bool,
+    /// The backend's clock, read once before a round's bios go out and once when some came back;
+    /// not 0 and of no meaning if it is not read.
     pub(super) now: Nanos,
     pub(super) next_id: u64,
     /// A waiting request can continue as soon as what is built was handed over.
@@ -104,7 +107,8 @@ impl Core {
             stranded: Vec::new(),
             next_id: first_id(),
             shard: shard(),
-            now: Nanos::default(),
+            is_timed: false,
+            now: Nanos(1),
             is_in_haste: false,
             broken: None,
             generation: fork::generation(),

@@ -74,16 +74,24 @@ impl Engine {
         } else {
             Box::new(ladder)
         };
-        let core = Core::new(slab, backend, options.policies);
-        Ok(Engine::from_core(core, choice))
+        let engine = Engine::from_core(Core::new(slab, backend, options.policies), choice);
+        Ok(engine.with_timings(options.timings))
+    }
+
+    /// Sets whether the clock is read for each request, as [`EngineOptions::timings`].
+    #[must_use]
+    pub fn with_timings(self, timings: bool) -> Engine {
+        self.core().is_timed = timings;
+        self
     }
 
     /// An engine on a backend of the caller's, whose bios are those of `slab`: for the simulator.
+    /// Its requests have timings.
     #[must_use]
     pub fn on_backend(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Engine {
         let name = backend.capabilities().name;
         let choice = BackendChoice { name, why: "given".to_owned(), features: Vec::new() };
-        Engine::from_core(Core::new(slab, backend, policies), choice)
+        Engine::from_core(Core::new(slab, backend, policies), choice).with_timings(true)
     }
 
     /// A slab of the shape that an engine needs.

@@ -17,6 +17,9 @@ pub struct EngineOptions {
     pub policies: Policies,
     /// Assert the backend's contract on every bio.
     pub checked: bool,
+    /// Read the clock for each request:
+    /// [`FinishedRequest::timing`](crate::request::FinishedRequest::timing).
+    pub timings: bool,
 }
 
 impl EngineOptions {
@@ -35,6 +38,7 @@ impl EngineOptions {
             route: RoutePolicy::Direct,
         },
         checked: false,
+        timings: false,
     };
 }
 

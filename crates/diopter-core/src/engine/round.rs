@@ -15,6 +15,7 @@ use crate::engine::pending::State;
 use crate::engine::target::Target;
 use crate::engine::{copies, lock, overlap, report};
 use crate::limits::{COMPLETION_SLICE, WAIT_SLICE};
+use crate::outcome::Route;
 use crate::request::{FinishedRequest, RequestId};
 use crate::sync::Arc;
 
@@ -22,7 +23,9 @@ impl Core {
     /// Runs one round: steps the requests that can continue, submits, reaps, steps the requests
     /// that came back. Returns true if anything came back: requests that wait may then continue.
     pub fn tick(&mut self, wait: Wait) -> bool {
-        self.now = self.backend.now();
+        if self.is_timed {
+            self.now = self.backend.now();
+        }
         // A caller that leaves results untaken and waits is waiting for another one.
         let untaken = |core: &Core| core.table.finished.len() + core.completer.returned();
         let before = untaken(self);
@@ -137,7 +140,7 @@ impl Core {
         let mut completions = std::mem::take(&mut self.completions);
         let turned = overlap::submit_and_wait(self, wait, &mut completions);
         let came_back = !completions.is_empty();
-        if came_back {
+        if came_back && self.is_timed {
             self.now = self.backend.now();
         }
         for (id, result) in completions.drain(..) {
@@ -152,7 +155,7 @@ impl Core {
             }
         }
         self.completions = completions;
-        self.flight.bulk.end_turn(self.now);
+        self.flight.bulk.end_turn(|| self.backend.now());
         if let Err(error) = turned {
             self.broken = Some(error);
             self.fail_all();
@@ -171,6 +174,10 @@ impl Core {
             self.table.lengthen(place, &mut self.flight);
         }
         let pending = &mut self.table.entries[place];
+        if result.map_or(0, u64::from) == 0 {
+            // Attempts end by the time that they take.
+            pending.timing.reaped = self.backend.now();
+        }
         report::note_bio(pending, self.flight.runs[id.index()], result);
         // One that waits is stepped with the next round.
         if pending.outstanding == 0 && !pending.is_blocking() && !pending.is_waiting {
@@ -202,7 +209,16 @@ impl Core {
             return finished;
         }
         pending.report.failed_on = None;
+        let (length, route) = (pending.range.length(), pending.report.route);
+        if pending.report.failure.is_none() && pending.at == pending.range.end() {
+            if route == Route::all_direct(length) {
+                return finished;
+            }
+            if route == Route::all_bounced(length) {
+                return finished.bounced();
+            }
+        }
         let (result, outcome) = report::conclude(pending);
-        FinishedRequest { result, outcome, route: pending.report.route, ..finished }
+        finished.ended(result, outcome, route)
     }
 }

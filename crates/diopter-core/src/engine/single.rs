@@ -17,7 +17,7 @@ use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::extent::ExtentState;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_SLOT_BYTES};
-use crate::outcome::{Outcome, RangeState, Route};
+use crate::outcome::Route;
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::sync::Arc;
@@ -244,16 +244,13 @@ impl Core {
         self.table.free.push(place);
         let pending = &mut self.table.entries[place];
         let (range, memory) = (pending.range, pending.memory.take());
-        FinishedRequest {
-            id: RequestId(std::mem::take(&mut pending.id)),
-            op: pending.op,
-            range,
-            memory: memory.and_then(|memory| self.flight.slab.release(memory)),
-            result: Ok(Bytes::new(range.length())),
-            outcome: Outcome::whole(range, RangeState::Done),
-            route: Route::all_direct(range.length()),
-            timing: Some(pending.timing),
+        let memory = memory.and_then(|memory| self.flight.slab.release(memory));
+        let name = (RequestId(std::mem::take(&mut pending.id)), pending.op);
+        let mut finished = FinishedRequest::whole(name, range, memory);
+        if self.is_timed {
+            finished.set_timing(pending.timing);
         }
+        finished
     }
 }
 

@@ -475,7 +475,7 @@ fn errno_to_report(finished: &FinishedRequest) -> Option<Errno> {
 
 fn is_untried(finished: &FinishedRequest) -> bool {
     use crate::outcome::RangeState::NotTried;
-    finished.outcome.ranges().iter().all(|part| part.state == NotTried)
+    finished.outcome().ranges().iter().all(|part| part.state == NotTried)
 }
 
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]

@@ -219,7 +219,7 @@ fn a_scope_returns_the_results_of_borrowed_memory_and_leaves_other_results() {
         assert_eq!(second.wait().result.map(|moved| moved.get()), Ok(5000));
         assert_eq!(third.wait().result.map(|moved| moved.get()), Ok(7));
         let first = first.wait();
-        assert!(first.memory.is_none() && first.outcome.is_all_done());
+        assert!(first.memory.is_none() && first.outcome().is_all_done());
     });
     let expected = |from: usize, length| (from..from + length).map(byte_at).collect::<Vec<u8>>();
     assert!(left[..] == expected(7, 100) && right == expected(1000, 5000));
@@ -270,7 +270,7 @@ fn small_requests_with_misaligned_memory_are_in_the_device_together() {
         assert_eq!(engine.held().0, 64, "none waits for another one's bounce buffer");
         for read in reads {
             let done = read.wait();
-            assert_eq!((done.route.bounced, done.result.ok()), (4096, Some(Bytes::new(4096))));
+            assert_eq!((done.route().bounced, done.result.ok()), (4096, Some(Bytes::new(4096))));
         }
     });
     let expected: Vec<u8> = (0..64 * BYTES).map(byte_at).collect();
@@ -278,7 +278,7 @@ fn small_requests_with_misaligned_memory_are_in_the_device_together() {
     engine.scope(|scope| {
         let block = &memory[BYTES..2 * BYTES];
         let done = scope.write(&target, block, 0).expect("admitted").wait();
-        assert_eq!((done.route.bounced, done.result.ok()), (4096, Some(Bytes::new(4096))));
+        assert_eq!((done.route().bounced, done.result.ok()), (4096, Some(Bytes::new(4096))));
     });
     let written = world.with_disk(0, |disk| disk.live()[..2 * BYTES].to_vec());
     assert!(written == expected[BYTES..2 * BYTES].repeat(2));

@@ -104,7 +104,9 @@ fn make(generation: u64) -> Own {
     let ladder = Box::new(SelectedBackend::lazy(&slab, DEPTH_MAX, options.backend, options.uring));
     let backend: Box<dyn crate::backend::Backend> =
         if options.checked { Box::new(Checked::new(ladder, &slab)) } else { ladder };
-    Own { core: Box::new(Core::new(slab, backend, options.policies)), generation }
+    let mut core = Box::new(Core::new(slab, backend, options.policies));
+    core.is_timed = options.timings;
+    Own { core, generation }
 }
 
 /// Decides how this thread's blocking calls are served from now on: backend, policies, checks.

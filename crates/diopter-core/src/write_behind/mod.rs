@@ -330,7 +330,7 @@ impl<S: Sink> WriteBehind<S> {
             Ok(finished) => finished,
             Err(refused) => return self.fail(refused.error.into()),
         };
-        for part in finished.outcome.ranges() {
+        for part in finished.outcome().ranges() {
             paint(&mut self.parts, *part);
         }
         while let Some(part) = self.parts.first()
@@ -339,7 +339,7 @@ impl<S: Sink> WriteBehind<S> {
             self.done_to = part.range.end();
             self.parts.remove(0);
         }
-        if finished.route.buffered > 0 {
+        if finished.route().buffered > 0 {
             self.buffered_from = self.buffered_from.min(range.start());
         }
         let (result, memory) = finished.into_parts::<IoBuf>();

@@ -83,16 +83,11 @@ impl Scripted {
         let end = range.start() + moved;
         let done =
             RangeOutcome { range: FileRange::new(range.start(), end), state: RangeState::Done };
-        let finished = FinishedRequest {
-            id: RequestId(to_u64(number)),
-            op: RequestOp::Write,
-            range,
-            memory: script.memory[number].take().map(diopter_os::AnyBuf::new),
-            result: Ok(Bytes::new(moved)),
-            outcome: Outcome::of_parts(range, &[done], 0),
-            route: Route::all_direct(moved),
-            timing: None,
-        };
+        let name = (RequestId(to_u64(number)), RequestOp::Write);
+        let memory = script.memory[number].take().map(diopter_os::AnyBuf::new);
+        let outcome = Outcome::of_parts(range, &[done], 0);
+        let (result, route) = (Ok(Bytes::new(moved)), Route::all_direct(moved));
+        let finished = FinishedRequest::whole(name, range, memory).ended(result, outcome, route);
         script.replies[number] = Some(Ok(finished));
     }
 

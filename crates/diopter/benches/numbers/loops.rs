@@ -206,9 +206,13 @@ impl EngineLoop {
         let mut count = 0;
         for finished in &mut done {
             match &finished.result {
-                Ok(moved) if moved.get() == self.bytes && finished.route.buffered == 0 => {}
+                Ok(moved) if moved.get() == self.bytes && finished.route().buffered == 0 => {}
                 other => {
-                    return Err(format!("{other:?} of {} bytes, {:?}", self.bytes, finished.route));
+                    return Err(format!(
+                        "{other:?} of {} bytes, {:?}",
+                        self.bytes,
+                        finished.route()
+                    ));
                 }
             }
             let memory = finished.memory.take().ok_or("the memory was lost")?;

@@ -39,7 +39,7 @@ impl NullLoop {
     fn of(policies: Policies, patience: Duration) -> NullLoop {
         let slab = Engine::slab();
         let null = Box::new(Null::new(&slab, 64));
-        let engine = Engine::on_backend(slab, null, policies);
+        let engine = Engine::on_backend(slab, null, policies).with_timings(false);
         let world = World::new(vec![Disk::new(1 << 30, 512, 512)]);
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, write: true, ..Access::default() };

@@ -74,7 +74,8 @@ impl Bench {
     fn assert_written(&self, finished: &FinishedRequest) {
         let live = self.world.with_disk(0, |disk| disk.live().to_vec());
         for (at, byte) in (0..).zip(live) {
-            let part = finished.outcome.ranges().iter();
+            let outcome = finished.outcome();
+            let part = outcome.ranges().iter();
             let mut part = part.filter(|part| part.range.start() <= at && at < part.range.end());
             let is_done = part.next().is_some_and(|part| part.state == RangeState::Done);
             assert_eq!(byte, if is_done { fresh(at) } else { content(at) }, "at byte {at}");
@@ -91,7 +92,8 @@ fn assert_read(finished: &FinishedRequest, done: u64) {
 }
 
 fn states(finished: &FinishedRequest) -> Vec<(u64, u64, RangeState)> {
-    let parts = finished.outcome.ranges().iter();
+    let outcome = finished.outcome();
+    let parts = outcome.ranges().iter();
     parts.map(|part| (part.range.start(), part.range.end(), part.state)).collect()
 }
 
@@ -122,7 +124,7 @@ fn a_write_with_an_error_in_its_second_window_has_done_the_first_and_not_tried_t
         (2 * MIB, END, RangeState::NotTried),
     ];
     assert_eq!(states(&finished), expected);
-    assert_eq!(finished.route.bounced, MIB - START);
+    assert_eq!(finished.route().bounced, MIB - START);
     bench.assert_written(&finished);
     assert_eq!(bench.engine.held(), (0, 0));
 }
@@ -135,7 +137,7 @@ fn a_read_with_an_error_in_its_second_window_has_read_the_first_and_touched_noth
     assert_eq!(finished.result.as_ref().expect_err("the second fails").errno, Errno::EIO);
     assert_eq!(states(&finished)[0], (START, MIB, RangeState::Done));
     assert_eq!(states(&finished)[2], (2 * MIB, END, RangeState::NotTried));
-    assert_eq!(finished.route.bounced, MIB - START);
+    assert_eq!(finished.route().bounced, MIB - START);
     assert_read(&finished, MIB - START);
 }
 
@@ -180,7 +182,7 @@ fn short_and_interrupted_windows_move_the_same_bytes() {
         assert_eq!(finished.result.as_ref().map(|bytes| bytes.get()), Ok(LENGTH));
         assert_read(&finished, LENGTH);
         let finished = bench.run(Request::write(START, fresh_memory(START)));
-        assert_eq!(finished.route.bounced, LENGTH);
+        assert_eq!(finished.route().bounced, LENGTH);
         bench.assert_written(&finished);
     }
 }
@@ -199,8 +201,8 @@ fn more_long_requests_than_there_are_buffers_all_end() {
     }
     for _ in 0..20 {
         let finished = bench.engine.wait(LONG).expect("no loss").expect("it finishes");
-        assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(LENGTH));
-        assert_eq!(finished.route.bounced, LENGTH);
+        assert_eq!(finished.result.clone().map(|bytes| bytes.get()), Ok(LENGTH));
+        assert_eq!(finished.route().bounced, LENGTH);
     }
     assert_eq!(bench.engine.held(), (0, 0));
 }
@@ -210,6 +212,6 @@ fn a_request_that_fits_a_buffer_is_one_bio() {
     let bench = bench(8 * MIB, Faults::NONE, 1);
     let memory = IoBuf::new(1 << 20).expect("memory");
     let finished = bench.run(Request::read(START, memory));
-    let timing = finished.timing.unwrap();
+    let timing = finished.timing().unwrap();
     assert_eq!(timing.reaped.since(timing.submitted), MIB, "the time of one bio");
 }

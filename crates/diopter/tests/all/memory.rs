@@ -98,7 +98,7 @@ fn only_memory_at_an_unusable_address_is_copied() {
         for (buffer, is_copied) in [(&mut aligned, false), (&mut odd, true)] {
             bench.engine.start(&bench.file, Request::read(0, buffer.split_to(4096))).unwrap();
             let done = bench.engine.wait(LONG).unwrap().expect("one is in flight");
-            assert_eq!((done.route.bounced > 0, done.result.is_ok()), (is_copied, true));
+            assert_eq!((done.route().bounced > 0, done.result.is_ok()), (is_copied, true));
         }
     });
 }

@@ -179,6 +179,7 @@ impl Run {
         let slab = Engine::slab();
         let sim = Box::new(Sim::new(&slab, &world, config));
         let engine = Engine::on_backend(slab.clone(), Box::new(Checked::new(sim, &slab)), policies);
+        let engine = engine.with_timings(root.fork("timings").one_in(2));
         let model = FileModel::new(&content, usize::try_from(CAPACITY).expect("small"));
         let started = BTreeMap::new();
         let mut trace = String::new();
@@ -305,15 +306,15 @@ impl Run {
     fn end_one(&mut self, finished: &FinishedRequest) -> Result<(), String> {
         let id = finished.id;
         let number = self.number(id);
-        self.note(&format!("end {number} {:?} {:?}", finished.result, finished.outcome));
+        self.note(&format!("end {number} {:?} {:?}", finished.result, finished.outcome()));
         let started = self.started.remove(&id).ok_or(format!("{id:?} finished twice"))?;
         check_cover(finished)?;
         let moved = finished.result.as_ref().map(|bytes| bytes.get());
         match (started.op, moved) {
             (RequestOp::Write, moved) => {
-                self.model.end_write(key(id), finished.outcome.ranges());
+                self.model.end_write(key(id), finished.outcome().ranges());
                 if started.is_durable {
-                    self.model.make_durable(finished.outcome.ranges());
+                    self.model.make_durable(finished.outcome().ranges());
                 }
                 let expected = match moved {
                     Ok(moved) if moved != started.range.length() => {
@@ -323,7 +324,7 @@ impl Run {
                     Ok(_) => true,
                     Err(_) => false,
                 };
-                if expected != finished.outcome.is_all_done() {
+                if expected != finished.outcome().is_all_done() {
                     return Err(format!("{id:?}: result and outcome disagree"));
                 }
             }
@@ -360,13 +361,15 @@ impl Run {
             RangeState::Failed(Errno::ENOSPC) | RangeState::NotTried => part.range.start() >= end,
             _ => false,
         };
-        let is_prefix = moved > 0 && finished.outcome.ranges().iter().all(is_right);
+        let is_prefix = moved > 0 && finished.outcome().ranges().iter().all(is_right);
         if self.striping.is_some() && is_prefix {
             return Ok(());
         }
         Err(format!(
             "{:?} wrote {moved} of {}: {:?}",
-            finished.id, finished.range, finished.outcome
+            finished.id,
+            finished.range,
+            finished.outcome()
         ))
     }
 
@@ -429,7 +432,7 @@ impl Run {
 /// An outcome covers its request once, in order, without gaps.
 fn check_cover(finished: &FinishedRequest) -> Result<(), String> {
     let mut at = finished.range.start();
-    for part in finished.outcome.ranges() {
+    for part in finished.outcome().ranges() {
         if part.range.start() != at {
             return Err(format!("{:?}: the outcome has a gap at {at}", finished.id));
         }

@@ -111,3 +111,23 @@ fn a_threads_own_engine_has_the_options_of_its_thread() {
     use_for_this_thread(EngineOptions::DEFAULT);
     assert_eq!(done.memory.unwrap()[..], [b'.'; 1000]);
 }
+
+#[test]
+fn the_clock_is_read_for_requests_if_somebody_asked_for_timings() {
+    let (_dir, file) = file_of(8192);
+    for timings in [false, true] {
+        let engine = Engine::new(EngineOptions { timings, ..EngineOptions::DEFAULT }).unwrap();
+        // The fast path, and one that takes the phases.
+        for (offset, length) in [(0, 4096), (1, 77)] {
+            engine.start(&file, Request::read(offset, IoBuf::new(length).unwrap())).unwrap();
+            let done = engine.wait(LONG).unwrap().unwrap();
+            assert_eq!(done.timing().is_some(), timings);
+            if let Some(timing) = done.timing() {
+                assert!(timing.started.0 > 1 && timing.started <= timing.submitted);
+                assert!(timing.submitted <= timing.reaped && timing.reaped <= timing.finished);
+            }
+            assert!(done.outcome().is_all_done());
+            assert_eq!(done.route().direct == 4096, offset == 0);
+        }
+    }
+}

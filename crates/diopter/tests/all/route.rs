@@ -73,8 +73,8 @@ impl Bench {
     fn run(&self, request: Request) -> diopter::Route {
         self.engine.start(&self.target, request).unwrap();
         let finished = self.engine.wait(Duration::from_secs(3600)).unwrap().unwrap();
-        finished.result.unwrap();
-        finished.route
+        finished.result.clone().unwrap();
+        finished.route()
     }
 
     fn write(&self, offset: u64, length: u64) -> diopter::Route {

@@ -113,13 +113,14 @@ impl Bench {
     /// How long the device took for one write of 64 MiB over space that is there, in nanoseconds.
     fn nanoseconds_of_64_mib(&self) -> u64 {
         self.fill(64 * MIB);
-        let timing = self.run(Request::write(0, memory(64 * MIB, 2))).timing.unwrap();
+        let timing = self.run(Request::write(0, memory(64 * MIB, 2))).timing().unwrap();
         timing.reaped.since(timing.submitted)
     }
 }
 
 fn states(finished: &FinishedRequest) -> Vec<(u64, u64, RangeState)> {
-    let parts = finished.outcome.ranges().iter();
+    let outcome = finished.outcome();
+    let parts = outcome.ranges().iter();
     parts.map(|part| (part.range.start() / MIB, part.range.end() / MIB, part.state)).collect()
 }
 
@@ -168,7 +169,7 @@ fn five_mebibytes_with_a_bad_third_give_an_error_a_size_and_an_outcome_of_five_r
     ];
     assert_eq!(states(&finished), expected);
     assert_eq!(bench.size(), 5 * MIB, "the size is not rolled back");
-    assert_eq!(finished.route.direct, 4 * MIB);
+    assert_eq!(finished.route().direct, 4 * MIB);
 }
 
 #[test]
@@ -216,7 +217,7 @@ fn a_tail_without_space_leaves_what_is_in_front_of_it_as_the_result() {
     let finished = bench.run(Request::write(0, memory(2 * MIB + 100, 7)));
     assert_eq!(finished.result.as_ref().map(|moved| moved.get()), Ok(2 * MIB));
     assert_eq!((bench.size(), bench.object_sizes()), (2 * MIB, vec![MIB, MIB]));
-    let last = finished.outcome.ranges().last().copied().expect("parts");
+    let last = finished.outcome().ranges().last().copied().expect("parts");
     assert_eq!(last.state, RangeState::Failed(Errno::ENOSPC));
     assert_eq!(last.range, FileRange::new(2 * MIB, 2 * MIB + 100));
 }
@@ -227,9 +228,9 @@ fn an_overwrite_on_full_objects_asks_for_no_space_and_goes_side_by_side() {
     let bench = Plan { capacities: vec![MIB; 4], ..Plan::default() }.set_up();
     bench.fill(4 * MIB);
     let finished = bench.run(Request::write(0, memory(4 * MIB, 9)));
-    assert_eq!(finished.result.map(|moved| moved.get()), Ok(4 * MIB));
+    assert_eq!(finished.result.clone().map(|moved| moved.get()), Ok(4 * MIB));
     assert_eq!(
-        finished.timing.unwrap().reaped.since(finished.timing.unwrap().submitted),
+        finished.timing().unwrap().reaped.since(finished.timing().unwrap().submitted),
         1_000_000
     );
 }
@@ -318,7 +319,7 @@ fn a_request_larger_than_one_round_of_bios_reaches_every_object_first() {
     let bench = Plan { stripe_size: 4096, ..Plan::default() }.set_up();
     bench.fill(4 * MIB);
     let finished = bench.run(Request::read(0, memory(4 * MIB, 0)));
-    let timing = finished.timing.unwrap();
+    let timing = finished.timing().unwrap();
     // 16 bios of 256 KiB, four on each object, all side by side: as long as one.
     assert_eq!(timing.reaped.since(timing.submitted), 250_000);
 }
@@ -384,9 +385,9 @@ fn where_nothing_can_be_asked_a_first_write_goes_one_by_one_and_the_next_side_by
     for expected in [8_000_000, 2_000_000, 2_000_000] {
         engine.start(&target, Request::write(0, memory(8 * MIB, 1))).expect("admitted");
         let finished = engine.wait(LONG).expect("the backend is there").expect("it finishes");
-        assert_eq!(finished.result.map(|moved| moved.get()), Ok(8 * MIB));
+        assert_eq!(finished.result.clone().map(|moved| moved.get()), Ok(8 * MIB));
         assert_eq!(
-            finished.timing.unwrap().reaped.since(finished.timing.unwrap().submitted),
+            finished.timing().unwrap().reaped.since(finished.timing().unwrap().submitted),
             expected
         );
     }

@@ -9,7 +9,7 @@ use crate::bytes::{Blocker, LONG, bell, content, drive, file_of, memory, memory_
 use crate::env;
 
 fn state_of(finished: &FinishedRequest) -> RangeState {
-    match finished.outcome.ranges() {
+    match finished.outcome().ranges() {
         [only] => only.state,
         several => panic!("one state for all of it: {several:?}"),
     }

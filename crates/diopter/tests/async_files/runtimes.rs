@@ -99,7 +99,7 @@ fn a_timeout_drops_a_write_that_waits_and_it_is_not_tried() {
         let taken = file.take_abandoned();
         assert_eq!(taken.finished.len(), 1);
         assert_eq!(taken.finished[0].result.as_ref().unwrap_err().errno, Errno::ECANCELED);
-        assert_eq!(taken.finished[0].outcome.ranges()[0].state, RangeState::NotTried);
+        assert_eq!(taken.finished[0].outcome().ranges()[0].state, RangeState::NotTried);
         blocker.release();
         assert!(content(&file, 0, 8192) == bytes);
     }
@@ -165,7 +165,7 @@ fn a_runtime_that_ends_in_the_middle_frees_nothing_too_early_and_its_writes_are_
             let of_this = taken.finished.iter().find(|done| done.range.start() == start as u64);
             let is_written = now[start..end].iter().all(|byte| *byte == 7);
             let is_untouched = now[start..end] == bytes[start..end];
-            match of_this.map(|done| done.outcome.ranges()[0].state) {
+            match of_this.map(|done| done.outcome().ranges()[0].state) {
                 Some(RangeState::Done) => assert!(is_written, "round {round}, write {n}"),
                 Some(RangeState::NotTried) => assert!(is_untouched, "round {round}, write {n}"),
                 Some(other) => panic!("{other:?}"),

@@ -148,7 +148,7 @@ pub fn check_engine(engine: &Engine, file: &File, start: u64, seed: u64) {
     engine.start(file, Request::sync_data()).expect("room");
     for _ in 0..17 {
         let done = engine.wait(LONG).expect("the engine works").expect("one is in flight");
-        assert!(done.result.is_ok() && done.outcome.is_all_done(), "{done:?}");
+        assert!(done.result.is_ok() && done.outcome().is_all_done(), "{done:?}");
     }
     let mut read = [0; 4000];
     for n in 0..16 {

@@ -92,7 +92,7 @@ fn a_file_dropped_with_requests_of_an_engine_in_flight_stays_open_for_them() {
         let others = [(); 8].map(|()| std::fs::File::open("/").expect("a directory"));
         for _ in 0..=OFFSETS.len() {
             let done = engine.wait(LONG).expect("it works").expect("in flight");
-            assert!(done.outcome.is_all_done(), "{:?}", done.result);
+            assert!(done.outcome().is_all_done(), "{:?}", done.result);
         }
         drop(others);
     }

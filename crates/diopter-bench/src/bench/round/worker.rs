@@ -168,7 +168,7 @@ impl Worker {
         if let Err(error) = &done.result {
             return Err(error.to_string());
         }
-        let finished = done.timing.map(|timing| timing.finished.0).filter(|at| *at != 0);
+        let finished = done.timing().map(|timing| timing.finished.0).filter(|at| *at != 0);
         let at = finished.unwrap_or_else(|| clock::now().0);
         count(&done, at);
         let memory = done.into_parts().1.ok_or("a request completed without its memory")?;
@@ -227,14 +227,15 @@ impl Tally {
         tally.ios += 1;
         tally.bytes += moved;
         tally.short_ios += u64::from(moved < asked);
-        if let Some(timing) = &done.timing {
+        if let Some(timing) = done.timing() {
             tally.times.slat.record(timing.submitted.since(timing.started));
             tally.times.clat.record(timing.reaped.since(timing.submitted));
             tally.times.lat.record(at.saturating_sub(timing.started.0));
         }
-        self.route.direct += done.route.direct;
-        self.route.bounced += done.route.bounced;
-        self.route.buffered += done.route.buffered;
+        let route = done.route();
+        self.route.direct += route.direct;
+        self.route.bounced += route.bounced;
+        self.route.buffered += route.buffered;
         let slice = at.saturating_sub(started) / self.slice_ns;
         // The last request may end past the last slice; the thousandth takes the rest.
         let slice = usize::try_from(slice.min(999)).expect("at most 999");

@@ -68,7 +68,7 @@ fn nanos_of_64_mib(submit: SubmitPolicy) -> Result<u64, String> {
             Ok(moved) if moved.get() == BYTES => {}
             other => return Err(format!("{other:?}")),
         }
-        nanos = done.timing.unwrap().reaped.since(done.timing.unwrap().submitted);
+        nanos = done.timing().unwrap().reaped.since(done.timing().unwrap().submitted);
     }
     Ok(nanos)
 }

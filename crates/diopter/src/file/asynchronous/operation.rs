@@ -10,7 +10,7 @@ use diopter_os::Errno;
 use diopter_core::engine::target::Target;
 use diopter_core::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind};
 use diopter_core::limits::{DEPARTED_SHARE, SPARE_OPERATIONS_MAX};
-use diopter_core::outcome::{Outcome, RangeState, Route};
+use diopter_core::outcome::RangeState;
 use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use diopter_core::sync::{Arc, StaticMutex, lock_static};
 use diopter_core::units::{FileRange, to_u64};
@@ -336,26 +336,13 @@ pub(super) fn range_of(request: &Request) -> FileRange {
 fn withdrawn(request: &Request) -> FinishedRequest {
     let range = range_of(request);
     let error = IoError::new(Errno::ECANCELED, range, request.op.name());
-    ended(request.op, range, error, RangeState::NotTried)
+    FinishedRequest::failed(request.op, range, error, RangeState::NotTried)
 }
 
 /// A request whose engine is gone.
 pub(super) fn lost(op: RequestOp, range: FileRange) -> FinishedRequest {
     let error = IoError::new(Errno::EIO, range, op.name()).of_kind(IoErrorKind::BackendLost);
-    ended(op, range, error, RangeState::Unknown)
-}
-
-fn ended(op: RequestOp, range: FileRange, error: IoError, state: RangeState) -> FinishedRequest {
-    FinishedRequest {
-        id: RequestId(0),
-        op,
-        range,
-        memory: None,
-        result: Err(error),
-        outcome: Outcome::whole(range, state),
-        route: Route::default(),
-        timing: None,
-    }
+    FinishedRequest::failed(op, range, error, RangeState::Unknown)
 }
 
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]

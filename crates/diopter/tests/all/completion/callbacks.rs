@@ -209,8 +209,9 @@ fn deferred_results_come_out_of_wait_as_they_went_in() {
         assert_eq!(refused.expect_err("full").error.kind, AdmitErrorKind::Full);
         for left in (0..REQUESTS_MAX).rev() {
             let done = bench.engine.wait(LONG).expect("there").expect("one more");
+            let timing = done.timing().unwrap();
+            assert!(timing.finished >= timing.reaped);
             assert!(done.memory.expect("comes back").iter().all(|byte| *byte == round));
-            assert!(done.timing.unwrap().finished >= done.timing.unwrap().reaped);
             assert_eq!(bench.engine.in_flight(), usize::try_from(left).expect("small"));
         }
         assert!(bench.engine.wait(LONG).expect("there").is_none());
@@ -237,7 +238,7 @@ fn a_large_bounced_read_is_copied_by_a_worker_and_a_small_one_is_not() {
         }
         while bench.engine.in_flight() > 0 {
             let done = bench.engine.wait(LONG).expect("there").expect("one more");
-            assert_eq!(done.route.bounced, length);
+            assert_eq!(done.route().bounced, length);
             let at = usize::try_from(done.range.start()).expect("small");
             let memory = done.memory.expect("comes back");
             assert!(memory[..] == content[at..at + memory.len()], "{policy:?} {length} at {at}");

@@ -36,8 +36,8 @@ fn t2_05_one_bio_is_written_through_and_several_are_flushed_once_when_all_are_ba
         let bench = bench(Shape::ByMebibyte, durability);
         bench.load(8 * MIB);
         let done = bench.run(Request::write(0, memory(length, 7)));
-        assert_eq!(done.result.map(|moved| moved.get()), Ok(length));
-        assert!(done.outcome.is_all_done());
+        assert_eq!(done.result.clone().map(|moved| moved.get()), Ok(length));
+        assert!(done.outcome().is_all_done());
         let counts = (bench.written_through(0), bench.flushes(0));
         assert_eq!(counts, (through, flushes), "{length} bytes with {durability:?}");
         if durability != RwFlags::NONE {
@@ -72,9 +72,9 @@ fn a_flush_that_fails_is_the_requests_error_and_every_later_flush_fails() {
     // Two bios of data; the third is the flush.
     let bench = failing(Shape::ByMebibyte, &[2]);
     let done = bench.run(Request::write(0, memory(2 * MIB, 7)));
-    assert_eq!(done.result.expect_err("not durable").errno, Errno::EIO);
-    assert_eq!(done.outcome.ranges().len(), 1);
-    assert_eq!(done.outcome.ranges()[0].state, RangeState::Failed(Errno::EIO));
+    assert_eq!(done.result.clone().expect_err("not durable").errno, Errno::EIO);
+    assert_eq!(done.outcome().ranges().len(), 1);
+    assert_eq!(done.outcome().ranges()[0].state, RangeState::Failed(Errno::EIO));
     assert!(bench.run(Request::sync_data()).result.is_err(), "what was lost stays lost");
 }
 
@@ -86,7 +86,7 @@ fn on_a_striped_file_the_outcome_says_which_object_was_not_flushed() {
     (0..2).for_each(|number| bench.world.with_disk(number, |disk| disk.load(&whole)));
     let done = bench.run(Request::write(0, memory(2 * MIB, 7)));
     assert!(done.result.is_err());
-    let states: Vec<_> = done.outcome.ranges().iter().map(|part| part.state).collect();
+    let states: Vec<_> = done.outcome().ranges().iter().map(|part| part.state).collect();
     assert_eq!(states, [RangeState::Done, RangeState::Failed(Errno::EIO)]);
 }
 
@@ -95,8 +95,8 @@ fn what_a_failed_write_reports_as_done_is_durable() {
     let bench = failing(Shape::ByMebibyte, &[1]);
     bench.load(3 * MIB);
     let done = bench.run(Request::write(0, memory(3 * MIB, 7)));
-    assert_eq!(done.result.expect_err("the second bio fails").errno, Errno::EIO);
-    let states: Vec<_> = done.outcome.ranges().iter().map(|part| part.state).collect();
+    assert_eq!(done.result.clone().expect_err("the second bio fails").errno, Errno::EIO);
+    let states: Vec<_> = done.outcome().ranges().iter().map(|part| part.state).collect();
     let failed = RangeState::Failed(Errno::EIO);
     assert_eq!(states, [RangeState::Done, failed, RangeState::Done]);
     assert_eq!(bench.flushes(0), 1);
@@ -114,7 +114,7 @@ fn a_flush_that_was_interrupted_is_made_again() {
     let auto = CompletionPolicy::Auto;
     let bench = Bench::of(auto, Shape::ByMebibyte, RwFlags::DSYNC, change);
     let done = bench.run(Request::write(0, memory(2 * MIB, 7)));
-    assert!(done.result.is_ok() && done.outcome.is_all_done());
+    assert!(done.result.is_ok() && done.outcome().is_all_done());
     assert_eq!(bench.flushes(0), 3);
 }
 
@@ -128,8 +128,8 @@ fn what_was_written_is_not_reported_as_untried_when_no_flush_could_be_begun() {
     let auto = CompletionPolicy::Auto;
     let bench = Bench::of(auto, Shape::ByMebibyte, RwFlags::DSYNC, change);
     let done = bench.run(Request::write(0, memory(2 * MIB, 7)));
-    assert_eq!(done.result.expect_err("not durable").errno, Errno::EAGAIN);
-    let states: Vec<_> = done.outcome.ranges().iter().map(|part| part.state).collect();
+    assert_eq!(done.result.clone().expect_err("not durable").errno, Errno::EAGAIN);
+    let states: Vec<_> = done.outcome().ranges().iter().map(|part| part.state).collect();
     assert_eq!(states, [RangeState::Unknown], "the bytes are on the media");
 }
 

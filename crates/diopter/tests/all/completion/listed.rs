@@ -146,8 +146,8 @@ fn t2_04_an_error_in_one_piece_is_the_result_and_the_outcome_keeps_the_others() 
     let auto = CompletionPolicy::Auto;
     let bench = Bench::of(auto, Shape::ByMebibyte, RwFlags::NONE, change);
     let done = bench.run(Request::write(0, memory(5 * MIB, 1)));
-    assert_eq!(done.result.expect_err("the third fails").errno, Errno::EIO);
-    let states: Vec<_> = done.outcome.ranges().iter().map(|part| part.state).collect();
+    assert_eq!(done.result.clone().expect_err("the third fails").errno, Errno::EIO);
+    let states: Vec<_> = done.outcome().ranges().iter().map(|part| part.state).collect();
     let failed = RangeState::Failed(Errno::EIO);
     assert_eq!(states, [RangeState::Done, failed, RangeState::Done]);
 }
@@ -163,7 +163,7 @@ fn t2_06_a_read_ends_with_the_file_and_past_it_is_0_also_misaligned() {
         assert_eq!(done.result.map(|bytes| bytes.get()), Ok(moved), "{length} at {offset}");
     }
     // Inside it, that is not an error either, as it is in a kernel: it is bounced.
-    assert_eq!(bench.run(Request::read(3, memory(100, 1))).route.bounced, 100);
+    assert_eq!(bench.run(Request::read(3, memory(100, 1))).route().bounced, 100);
 }
 
 #[test]
@@ -211,8 +211,8 @@ fn t2_09_what_can_t_go_direct_goes_through_the_page_cache_whole() {
     let engine = engine(CompletionPolicy::Auto);
     engine.start(&file, Request::write(0, memory(100_000, 4))).expect("admitted");
     let done = engine.wait(LONG).expect("there").expect("it finishes");
-    assert_eq!(done.result.map(|moved| moved.get()), Ok(100_000));
-    assert_eq!(done.route.direct + done.route.bounced + done.route.buffered, 100_000);
+    assert_eq!(done.result.clone().map(|moved| moved.get()), Ok(100_000));
+    assert_eq!(done.route().direct + done.route().bounced + done.route().buffered, 100_000);
     assert!(std::fs::read(dir.path().join("buffered")).expect("its bytes") == [4; 100_000]);
 }
 

@@ -18,8 +18,8 @@ fn what_an_earlier_attempt_wrote_behind_a_gap_is_no_short_write() {
     let whole = vec![0; usize::try_from(2 * MIB).expect("small")];
     (0..2).for_each(|number| bench.world.with_disk(number, |disk| disk.load(&whole)));
     let done = bench.run(Request::write(0, memory(3 * MIB, 7)));
-    assert_eq!(done.result.expect_err("a gap").errno, Errno::ENOSPC);
-    let states: Vec<_> = done.outcome.ranges().iter().map(|part| part.state).collect();
+    assert_eq!(done.result.clone().expect_err("a gap").errno, Errno::ENOSPC);
+    let states: Vec<_> = done.outcome().ranges().iter().map(|part| part.state).collect();
     let failed = RangeState::Failed(Errno::ENOSPC);
     assert_eq!(states, [RangeState::Done, failed, RangeState::Done]);
 }

@@ -78,8 +78,8 @@ impl Bench {
         let mut finished = 0;
         while self.now < end {
             let done = self.engine.wait(LONG).unwrap().expect("some are in flight");
-            assert_eq!(done.result.map(|moved| moved.get()), Ok(self.bytes));
-            self.now = done.timing.unwrap().reaped.0;
+            assert_eq!(done.result.clone().map(|moved| moved.get()), Ok(self.bytes));
+            self.now = done.timing().unwrap().reaped.0;
             finished += 1;
             self.start(done.memory.unwrap());
         }
@@ -159,7 +159,7 @@ fn small_beside_large(depth: DepthPolicy) -> u64 {
         let done = bench.engine.wait(LONG).unwrap().expect("it comes back");
         if done.id == small {
             bench.finish();
-            return done.timing.unwrap().reaped.since(done.timing.unwrap().started);
+            return done.timing().unwrap().reaped.since(done.timing().unwrap().started);
         }
         bench.start(done.memory.unwrap());
     }
@@ -192,7 +192,7 @@ fn what_is_kept_back_is_cancelled_like_all_that_was_not_tried() {
         cancelled += u32::from(done.result.is_err());
         assert_eq!(done.result.is_err(), done.id == last);
         if done.id == last {
-            let states: Vec<_> = done.outcome.ranges().iter().map(|range| range.state).collect();
+            let states: Vec<_> = done.outcome().ranges().iter().map(|range| range.state).collect();
             assert_eq!(states, [RangeState::NotTried]);
         }
     }

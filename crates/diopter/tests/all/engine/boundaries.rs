@@ -37,8 +37,8 @@ fn count_bios(boundary: BoundaryPolicy, length: u64) -> (u64, Bench) {
     let policies = Policies { boundary, submit: SubmitPolicy::EachThenWait, ..Policies::default() };
     let bench = Plan { mapper: two_groups(), policies, ..Plan::default() }.set_up();
     let finished = bench.run(Request::write(0, memory(length, 7)));
-    assert_eq!(finished.result.map(|moved| moved.get()), Ok(length));
-    let timing = finished.timing.unwrap();
+    assert_eq!(finished.result.clone().map(|moved| moved.get()), Ok(length));
+    let timing = finished.timing().unwrap();
     (timing.reaped.since(timing.submitted) / MIB, bench)
 }
 
@@ -147,12 +147,12 @@ fn what_is_queued_goes_out_before_metadata_is_read_and_is_not_waited_for() {
     let target = Target::alone(world.object(0), mapper, blocks, access);
     engine.start(&target, Request::write(0, memory(52 << 10, 7))).expect("admitted");
     let finished = engine.wait(LONG).expect("the backend is there").expect("it finishes");
-    assert_eq!(finished.result.map(|moved| moved.get()), Ok(52 << 10));
+    assert_eq!(finished.result.clone().map(|moved| moved.get()), Ok(52 << 10));
     // Whether the request is a single bio is asked first.
     let expected = ["map 0", "map 0", "queue 1", "submit", "map 48", "queue 1", "submit and wait"];
     assert_eq!(*log.lock().expect("no panic"), expected);
     assert_eq!(
-        finished.timing.unwrap().reaped.since(finished.timing.unwrap().submitted),
+        finished.timing().unwrap().reaped.since(finished.timing().unwrap().submitted),
         MIB,
         "side by side"
     );

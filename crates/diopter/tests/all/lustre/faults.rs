@@ -19,7 +19,8 @@ fn done(finished: &FinishedRequest) -> Option<u64> {
 
 /// The outcome in MiB.
 fn parts(finished: &FinishedRequest) -> Vec<(u64, RangeState)> {
-    let parts = finished.outcome.ranges().iter();
+    let outcome = finished.outcome();
+    let parts = outcome.ranges().iter();
     parts.map(|part| (part.range.length() / MIB, part.state)).collect()
 }
 
@@ -71,8 +72,9 @@ fn sanity_398g_eight_requests_of_a_stripe_each_are_in_flight_at_once() {
             let finished = bench.run(request);
             assert_eq!(done(&finished), Some(8 * MIB));
             assert_eq!(bench.held_max(), expected, "at once on each object");
-            let seconds = finished.timing.unwrap().reaped.since(finished.timing.unwrap().submitted)
-                / 1_000_000_000;
+            let seconds =
+                finished.timing().unwrap().reaped.since(finished.timing().unwrap().submitted)
+                    / 1_000_000_000;
             assert_eq!(seconds, if expected == [4, 4] { 1 } else { 8 });
         }
     }

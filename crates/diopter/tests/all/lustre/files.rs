@@ -156,8 +156,8 @@ fn sanity_398u_requests_wait_for_a_bounce_buffer_and_all_succeed() {
     }
     while engine.in_flight() > 0 {
         let finished = engine.wait(std::time::Duration::from_secs(60)).unwrap().expect("in time");
-        assert_eq!(finished.result.map(|moved| moved.get()), Ok(length));
-        assert!(finished.route.bounced > 0);
+        assert_eq!(finished.result.clone().map(|moved| moved.get()), Ok(length));
+        assert!(finished.route().bounced > 0);
     }
     must_be(&file, &expected, "398u");
 }

@@ -156,7 +156,7 @@ impl Device {
         match self.engine.wait(LOST_AFTER).expect("the simulator does not break") {
             Some(finished) => {
                 self.in_flight.remove(&finished.id);
-                for part in finished.outcome.ranges() {
+                for part in finished.outcome().ranges() {
                     match part.state {
                         RangeState::Done => self.mark(part.range, State::Written),
                         RangeState::NotTried => self.mark(part.range, State::Untouched),

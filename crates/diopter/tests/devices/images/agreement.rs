@@ -184,10 +184,10 @@ impl Run<'_> {
         let asked = memory.len();
         engine.start(file, Request::read(offset, memory)).unwrap();
         let finished = engine.wait(std::time::Duration::from_secs(60)).unwrap().unwrap();
-        let moved = finished.result.map(|bytes| to_usize(bytes.get()));
+        let moved = finished.result.clone().map(|bytes| to_usize(bytes.get()));
         let moved = moved.unwrap_or_else(|error| panic!("{}: {}: {error}", self.label, known.name));
         let is_copy = known.own.is_empty();
-        let route = finished.route;
+        let route = finished.route();
         if !is_copy && self.is_buffered {
             assert_eq!(route.buffered, moved as u64, "{}: {route:?}", self.label);
             assert_eq!(moved > 0, !route.why.is_empty(), "{}: {route:?}", self.label);
@@ -225,7 +225,7 @@ impl Run<'_> {
             known.write(at, &memory);
             engine.start(file, Request::write(at, memory)).unwrap();
             let finished = engine.wait(std::time::Duration::from_secs(60)).unwrap().unwrap();
-            let route = finished.route;
+            let route = finished.route();
             let buffered = if self.is_buffered { length as u64 } else { 0 };
             assert_eq!(route.buffered, buffered, "{}: {route:?}", self.label);
             finished.result.map(|n| to_usize(n.get())).map_err(|error| error.to_string())

@@ -63,8 +63,9 @@ fn check(story: &Story, options: EngineOptions, words: &str) {
         memory.fill(0xa5);
         let finished = run(Request::read(start, memory));
         must_end(&finished, start, words);
+        let outcome = finished.outcome();
         let memory = finished.memory.unwrap();
-        for part in finished.outcome.ranges().iter().filter(|part| part.state == RangeState::Done) {
+        for part in outcome.ranges().iter().filter(|part| part.state == RangeState::Done) {
             let (from, to) = (part.range.start(), part.range.end());
             let at = |at: u64| usize::try_from(at).unwrap();
             let read = &memory[at(from - start)..at(to - start)];
@@ -85,14 +86,15 @@ fn must_end(finished: &FinishedRequest, start: u64, words: &str) {
     assert_eq!((error.errno, error.kind), (Errno::EUCLEAN, IoErrorKind::Corrupt), "{error}");
     assert_eq!(error.range.start(), GOOD_TO, "{error}");
     assert!(error.to_string().contains(words), "{error}, not: {words}");
-    let done = finished.outcome.ranges().iter().filter(|part| part.state == RangeState::Done);
+    let outcome = finished.outcome();
+    let done = outcome.ranges().iter().filter(|part| part.state == RangeState::Done);
     let done: u64 = done.map(|part| part.range.length()).sum();
-    assert_eq!(done, GOOD_TO - start, "{:?}", finished.outcome);
-    let tried = finished.outcome.ranges().iter().all(|part| {
+    assert_eq!(done, GOOD_TO - start, "{:?}", finished.outcome());
+    let tried = finished.outcome().ranges().iter().all(|part| {
         part.range.end() <= GOOD_TO && part.state == RangeState::Done
             || part.range.start() >= GOOD_TO && part.state == RangeState::NotTried
     });
-    assert!(tried, "{:?}", finished.outcome);
+    assert!(tried, "{:?}", finished.outcome());
 }
 
 /// The error of an I/O call.

@@ -125,8 +125,8 @@ fn the_route_adds_up_and_says_why(row: &Row) {
     let route = |file: &File, offset, length| {
         let request = Request::write(offset, IoBuf::new(length).unwrap());
         let finished = file.request(request).unwrap().wait();
-        assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(length as u64));
-        let Route { direct, bounced, buffered, why } = finished.route;
+        assert_eq!(finished.result.clone().map(|bytes| bytes.get()), Ok(length as u64));
+        let Route { direct, bounced, buffered, why } = finished.route();
         assert_eq!(direct + bounced + buffered, length as u64);
         (direct, bounced, buffered, why.iter().collect::<Vec<_>>())
     };

@@ -33,7 +33,7 @@ fn must_be_true(finished: &FinishedRequest, bytes: &[u8], after: u8) {
         assert_eq!(error.kind, IoErrorKind::Cancelled);
     }
     let mut at = finished.range.start();
-    for part in finished.outcome.ranges() {
+    for part in finished.outcome().ranges() {
         assert_eq!(part.range.start(), at, "the outcome has no gaps");
         at = part.range.end();
         let range = usize::try_from(part.range.start()).unwrap()..usize::try_from(at).unwrap();
@@ -101,7 +101,7 @@ fn cancelled_at_once_is_not_tried(row: &Row) {
         let finished = engine.wait(WAIT_MAX).unwrap().unwrap();
         assert_eq!(finished.id, id);
         must_be_true(&finished, &fs::read(&path).unwrap(), 0);
-        assert_eq!(finished.outcome.ranges()[0].state, RangeState::NotTried);
+        assert_eq!(finished.outcome().ranges()[0].state, RangeState::NotTried);
     }
     let sync = engine.start(&file, Request::sync_data()).unwrap();
     engine.cancel(sync);
@@ -124,7 +124,7 @@ fn cancelling_a_completed_request_changes_nothing(row: &Row) {
     let in_flight = file.request(Request::read(0, IoBuf::new(1000).unwrap())).unwrap();
     in_flight.cancel();
     let finished = in_flight.wait();
-    assert!(finished.result.is_ok() || !finished.outcome.is_all_done());
+    assert!(finished.result.is_ok() || !finished.outcome().is_all_done());
 }
 
 fn a_dropped_engine_finishes_its_writes(row: &Row) {

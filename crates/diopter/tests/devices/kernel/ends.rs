@@ -68,12 +68,12 @@ fn a_queued_read_reports_which_bytes_were_there(row: &Row) {
     let file = File::open(file_with(row, &numbered(1000))).unwrap();
     let request = Request::read(600, IoBuf::new(1000).unwrap());
     let finished = file.request(request).unwrap().wait();
-    assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(400));
+    assert_eq!(finished.result.clone().map(|bytes| bytes.get()), Ok(400));
     let ranges: Vec<_> =
-        finished.outcome.ranges().iter().map(|part| (part.range, part.state)).collect();
+        finished.outcome().ranges().iter().map(|part| (part.range, part.state)).collect();
     let there = (FileRange::new(600, 1000), RangeState::Done);
     assert_eq!(ranges, [there, (FileRange::new(1000, 1600), RangeState::NotTried)]);
-    assert!(!finished.outcome.is_all_done());
+    assert!(!finished.outcome().is_all_done());
 }
 
 fn no_range_is_too_far_to_read(row: &Row) {

@@ -63,10 +63,11 @@ fn an_unreadable_sector_is_eio_and_the_outcome_names_its_range() {
         let (offset, length) = (cut - 3 * MIB / 2 - 100, 2 * MIB);
         let memory = IoBuf::new(usize::try_from(length).unwrap()).unwrap();
         let finished = file.request(Request::read(offset, memory)).unwrap().wait();
-        assert_eq!(finished.result.map_err(|error| error.errno), Err(Errno::EIO));
+        assert_eq!(finished.result.as_ref().map_err(|error| error.errno), Err(Errno::EIO));
+        let outcome = finished.outcome();
         let memory = finished.memory.unwrap();
         let (mut at, mut failed) = (offset, FileRange::new(0, 0));
-        for part in finished.outcome.ranges() {
+        for part in outcome.ranges() {
             assert_eq!(part.range.start(), at, "the outcome has no gaps");
             at = part.range.end();
             match part.state {
@@ -86,7 +87,7 @@ fn an_unreadable_sector_is_eio_and_the_outcome_names_its_range() {
         }
         assert_eq!(at, offset + length);
         assert!(failed.start() <= cut && cut < failed.end(), "the cut is in what failed");
-        assert!(matches!(finished.outcome.ranges()[0].state, RangeState::Done));
+        assert!(matches!(outcome.ranges()[0].state, RangeState::Done));
     });
 }
 
@@ -185,8 +186,8 @@ fn fill_and_free(dir: &Path) {
     }
     let queued = full.request(Request::write(at + MIB, IoBuf::new(1 << 20).unwrap()));
     let finished = queued.unwrap().wait();
-    assert_eq!(finished.result.map_err(|error| error.kind), Err(IoErrorKind::NoSpace));
-    assert!(!finished.outcome.is_all_done());
+    assert_eq!(finished.result.clone().map_err(|error| error.kind), Err(IoErrorKind::NoSpace));
+    assert!(!finished.outcome().is_all_done());
     assert!(no_space(full.allocate(at, 64 * MIB)));
     // Overwriting needs no space, and nothing else is touched.
     kept.write_all_at(&content[100..5000], 100).unwrap();
@@ -227,7 +228,7 @@ fn in_the_inode(path: &PathBuf) {
     assert_eq!(&buf[..13], b"bytes or less");
     file.write_all_at(b"or MORE", 12).unwrap();
     let finished = file.request(Request::read(0, IoBuf::new(100).unwrap())).unwrap().wait();
-    assert_eq!((finished.route.direct, finished.route.buffered), (0, 19));
+    assert_eq!((finished.route().direct, finished.route().buffered), (0, 19));
     assert_eq!(&finished.memory.unwrap()[..19], b"sixty bytes or MORE");
     let strict = both_ways().strict(true).open(path);
     assert!(matches!(strict, Err(Error::Setup(error)) if error.errno == Errno::EOPNOTSUPP));

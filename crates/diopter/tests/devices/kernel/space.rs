@@ -41,7 +41,7 @@ fn holes_and_unwritten_ranges_read_as_zeros(row: &Row) {
             memory
         };
         let finished = file.request(Request::read(offset, memory)).unwrap().wait();
-        assert!(finished.outcome.is_all_done());
+        assert!(finished.outcome().is_all_done());
         let memory = finished.memory.unwrap();
         assert_eq!(difference(&memory, &expected[start..start + length]), None);
     }

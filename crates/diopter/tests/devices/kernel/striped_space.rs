@@ -112,8 +112,9 @@ fn without_space_for_the_first_stripe_nothing_is_written() {
         }
         let request = Request::write(0, memory(8 * MIB, 7));
         let finished = file.request(request).unwrap().wait();
-        assert_eq!(finished.result.map_err(|error| error.errno), Err(Errno::ENOSPC));
-        let parts = finished.outcome.ranges();
+        assert_eq!(finished.result.clone().map_err(|error| error.errno), Err(Errno::ENOSPC));
+        let outcome = finished.outcome();
+        let parts = outcome.ranges();
         assert_eq!(parts[0].state, RangeState::Failed(Errno::ENOSPC));
         assert!(parts[1..].iter().all(|part| part.state == RangeState::NotTried));
         assert_eq!(file.size().unwrap(), 0, "{}", ground.name);

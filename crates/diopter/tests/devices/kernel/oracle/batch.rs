@@ -143,9 +143,9 @@ impl Oracle<'_> {
 
     fn must_be_done(&mut self, finished: FinishedRequest, queued: &Queued) {
         let length = queued.length;
-        assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(length as u64));
-        assert!(finished.outcome.is_all_done());
-        let Route { direct, bounced, buffered, why } = finished.route;
+        assert_eq!(finished.result.clone().map(|bytes| bytes.get()), Ok(length as u64));
+        assert!(finished.outcome().is_all_done());
+        let Route { direct, bounced, buffered, why } = finished.route();
         assert_eq!(direct + bounced + buffered, length as u64, "{why:?}");
         assert_eq!(direct == length as u64, why.is_empty(), "{why:?}");
         assert!(self.subject.is_direct || buffered == length as u64);
