@@ -1,13 +1,17 @@
 //! Results of futures under each executor.
 
+use std::future::Future;
 use std::sync::Arc;
 
-use diopter::{Error, File, Request};
+use diopter::{Errno, Error, File, Request};
 use diopter_core::prng::Prng;
+use diopter_os::testing::{Limit, set_limit};
 use futures::future::join_all;
 
-use crate::bytes::{EXECUTORS, Executor, content, file_of, memory, memory_of};
-use crate::env;
+use crate::bytes::{
+    EXECUTORS, Executor, content, current_thread, file_of, memory, memory_of, multi_thread,
+};
+use crate::env::{self, Capability, skip};
 
 const MIB: usize = 1 << 20;
 
@@ -176,5 +180,63 @@ fn buffers_of_every_owner_come_back() {
             let (refused, vector) = file.write_at_async(vec![7; 10], u64::MAX).await;
             assert!(refused.is_err() && vector == [7; 10]);
         }));
+    });
+}
+
+/// Runs `count` tasks on a runtime of either flavour. `task` is given its number.
+fn on_each_runtime<F>(count: u64, task: impl Fn(u64) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    for runtime in [current_thread(), multi_thread()] {
+        let guard = runtime.enter();
+        let tasks: Vec<_> = (0..count).map(|number| tokio::spawn(task(number))).collect();
+        drop(guard);
+        runtime.block_on(async {
+            for task in tasks {
+                task.await.expect("the task does not panic");
+            }
+        });
+    }
+}
+
+#[test]
+fn ten_thousand_tasks_share_one_file() {
+    let (file, bytes) = file_of(4 * MIB, env::seed());
+    let (file, bytes) = (Arc::new(file), Arc::new(bytes));
+    on_each_runtime(10_000, |number| {
+        let (file, bytes) = (Arc::clone(&file), Arc::clone(&bytes));
+        async move {
+            let at = usize::try_from(number).unwrap() * 400;
+            let (result, buffer) = file.read_at_async(vec![0; 500], number * 400).await;
+            assert_eq!(result.unwrap(), 500);
+            assert!(buffer[..] == bytes[at..at + 500]);
+        }
+    });
+}
+
+#[test]
+fn ten_thousand_open_files_are_read_by_as_many_tasks() {
+    const COUNT: u64 = 10_000;
+    set_limit(Limit::OpenFiles, 3 * COUNT).expect("setrlimit");
+    let dir = tempfile::tempdir().unwrap();
+    let open = |number: u64| {
+        let path = dir.path().join(number.to_string());
+        std::fs::write(&path, number.to_le_bytes()).unwrap();
+        File::open(&path).map(Arc::new)
+    };
+    let files: Vec<_> = match (0..COUNT).map(open).collect() {
+        Err(error) if error.errno() == Errno::EMFILE => {
+            return skip(Capability::Root, "the hard limit of open files is too low");
+        }
+        files => files.unwrap(),
+    };
+    on_each_runtime(COUNT, |number| {
+        let file = Arc::clone(&files[usize::try_from(number).unwrap()]);
+        async move {
+            let (result, buffer) = file.read_at_async(vec![0; 100], 0).await;
+            assert_eq!(result.unwrap(), 8);
+            assert_eq!(buffer[..8], number.to_le_bytes());
+        }
     });
 }

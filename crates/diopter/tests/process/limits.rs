@@ -91,10 +91,9 @@ fn a_process_takes_a_share_of_the_machines_aio_entries_and_no_more() {
     });
 }
 
-#[test]
-fn an_ordinary_user_with_little_locked_memory_has_no_registered_buffers_and_all_the_rest() {
-    let name =
-        "an_ordinary_user_with_little_locked_memory_has_no_registered_buffers_and_all_the_rest";
+/// Checks every kind of request as an ordinary user with this limit of locked memory. What is
+/// registered by use alone is left out without an error.
+fn check_with_locked_memory(name: &str, limit: u64, is_refused: bool) {
     if !is_root() {
         return skip(Capability::Root, "becoming another user");
     }
@@ -102,24 +101,56 @@ fn an_ordinary_user_with_little_locked_memory_has_no_registered_buffers_and_all_
         let dir = dir_in(&std::env::temp_dir());
         let parent = dir.file().parent().expect("a directory").to_owned();
         fs::set_permissions(parent, Permissions::from_mode(0o777)).expect("its owner");
-        set_limit(Limit::LockedMemory, 64 << 10).expect("setrlimit");
+        set_limit(Limit::LockedMemory, limit).expect("setrlimit");
         become_user(NOBODY).expect("root may");
         let file = file_of(&dir, 4 * MIB);
         for backend in backends() {
             let engine = engine(backend);
             let mut large = memory(7, MIB);
-            let refused = engine.register_buffers(&mut [&mut large]);
-            let is_uring = engine.backend().name == "uring";
-            let expected = if is_uring { Errno::ENOMEM } else { Errno::EOPNOTSUPP };
-            assert_eq!(refused, Err(expected));
+            let registered = engine.register_buffers(&mut [&mut large]);
+            let expected = match (engine.backend().name, is_refused) {
+                ("uring", true) => Err(Errno::ENOMEM),
+                ("uring", false) => Ok(()),
+                _ => Err(Errno::EOPNOTSUPP),
+            };
+            assert_eq!(registered, expected);
             engine.start(&file, Request::write(2 << 20, large)).expect("room");
             let done = engine.wait(LONG).expect("it works").expect("in flight");
             assert_eq!(done.result.map(|moved| moved.get()), Ok(1 << 20));
+            // Often enough to be registered by use, if that is possible.
+            let mut memory = Some(memory(0, 4096));
+            for _ in 0..200 {
+                let buf = memory.take().expect("the memory comes back");
+                engine.start(&file, Request::read(0, buf)).expect("room");
+                let done = engine.wait(LONG).expect("it works").expect("in flight");
+                let (moved, buf) = done.into_parts::<IoBuf>();
+                assert_eq!(moved.map(|moved| moved.get()), Ok(4096));
+                memory = buf;
+            }
             check_engine(&engine, &file, 0, 1);
             check_blocking_calls(&file, 1 << 20, 2);
             check_several_bios_of(&file, 2 << 20, 7);
         }
     });
+}
+
+#[test]
+fn an_ordinary_user_without_locked_memory_has_no_registered_buffers_and_all_the_rest() {
+    let name = "an_ordinary_user_without_locked_memory_has_no_registered_buffers_and_all_the_rest";
+    check_with_locked_memory(name, 0, true);
+}
+
+#[test]
+fn an_ordinary_user_with_little_locked_memory_has_no_registered_buffers_and_all_the_rest() {
+    let name =
+        "an_ordinary_user_with_little_locked_memory_has_no_registered_buffers_and_all_the_rest";
+    check_with_locked_memory(name, 64 << 10, true);
+}
+
+#[test]
+fn an_ordinary_user_with_the_usual_locked_memory_has_registered_buffers() {
+    let name = "an_ordinary_user_with_the_usual_locked_memory_has_registered_buffers";
+    check_with_locked_memory(name, 8 << 20, false);
 }
 
 /// As [`check_several_bios`], on the bytes of `seed` from `start` on.
