@@ -98,6 +98,7 @@ impl Batch {
             return false;
         }
         self.make_room(session, depth, DESCRIPTORS_MAX);
+        self.keep_pace(session, inode.metadata().len());
         if self.room(depth) < DESCRIPTORS_MAX {
             return false;
         }
@@ -142,6 +143,18 @@ impl Batch {
     /// not wait for it.
     pub fn publish_before(&mut self, session: &mut Session<'_>, size: u64) {
         if size >= LARGE_BYTES_MIN { self.settle(session) } else { self.complete(session, 0) }
+    }
+
+    /// Waits for the limit on the rate, if there is one. What is written meanwhile is flushed.
+    fn keep_pace(&mut self, session: &mut Session<'_>, bytes: u64) {
+        while !session.pace().is_paid() && session.stop().requested().is_none() {
+            if self.flushes.in_flight() > 0 {
+                self.complete(session, usize::MAX);
+            } else {
+                session.pace().wait();
+            }
+        }
+        session.pace().pay(bytes);
     }
 
     /// Waits until nothing waits for a flush.

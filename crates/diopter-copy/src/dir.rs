@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use diopter::Errno;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, RenameFlags};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -338,6 +338,13 @@ impl Entry {
     pub fn rename_to(&self, target: &Entry) -> Result<(), Errno> {
         let (from, to) = (&self.dir.fd, &target.dir.fd);
         Ok(rustix::fs::renameat(from, &self.name, to, &target.name)?)
+    }
+
+    /// Renames it to another name in the same directory, unless that exists: EEXIST.
+    pub fn rename_to_new(&self, target: &Entry) -> Result<(), Errno> {
+        let (from, to) = (&self.dir.fd, &target.dir.fd);
+        let flags = RenameFlags::NOREPLACE;
+        Ok(rustix::fs::renameat_with(from, &self.name, to, &target.name, flags)?)
     }
 
     /// Removes the name; it is not a directory.

@@ -12,7 +12,7 @@ use crate::dir::{Entry, Inode, id_of};
 use crate::failure::{Failure, Step, Stop};
 use crate::flow::{Hashing, Moved, Transfer};
 use crate::observer::Pass;
-use crate::options::{Reflink, Sparse};
+use crate::options::{Reflink, Sparse, WhenThere};
 use crate::pipeline::Milestone;
 use crate::place::{self, Destination, Existing, Place};
 use crate::preserve;
@@ -45,6 +45,10 @@ pub fn copy(session: &mut Session<'_>, source: Found<'_>, destination: Destinati
 
 fn copy_opened(session: &mut Session<'_>, source: &Source, place: Place) -> Step<()> {
     refuse_same(source, &place.existing)?;
+    if keeps(session, source, &place.existing) {
+        session.counts.skipped += 1;
+        return Ok(());
+    }
     let is_to_be_striped = session.options.striped && source.is_striped();
     let target = place.entry.path();
     match place.existing {
@@ -88,7 +92,8 @@ fn write_device(
 fn replace(session: &mut Session<'_>, source: &Source, target: &Entry) -> Step<()> {
     let (boot, is_resumed) = (session.boot().to_owned(), session.options.resume);
     let given_to = session.options.preserve.given_to(&source.metadata);
-    let wanted = Wanted { source: &source.identity, boot: &boot, is_resumed, given_to };
+    let replaces = session.options.existing != WhenThere::Keep;
+    let wanted = Wanted { source: &source.identity, boot: &boot, is_resumed, replaces, given_to };
     let mut temporary = Temporary::take(target, &wanted)?;
     temporary.start = written_before(session, source, &temporary)?;
     let mut recorder = temporary.recorder();
@@ -262,6 +267,19 @@ fn reflink(session: &Session<'_>, source: &Source, temporary: &File) -> Step<boo
         return Err(source.has_changed().into());
     }
     Ok(true)
+}
+
+/// Returns true if the target stays as it is.
+fn keeps(session: &Session<'_>, source: &Source, existing: &Existing) -> bool {
+    let when = session.options.existing;
+    match existing {
+        Existing::Nothing => false,
+        // Of a link, only the fact that it is there counts.
+        Existing::Link => when == WhenThere::Keep,
+        Existing::File(found) | Existing::Striped(found) | Existing::Device(found) => {
+            when.keeps(found.metadata(), &source.metadata)
+        }
+    }
 }
 
 fn refuse_same(source: &Source, existing: &Existing) -> Result<(), Failure> {

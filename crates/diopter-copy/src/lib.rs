@@ -67,6 +67,7 @@ mod flow;
 mod shape;
 
 mod tuning;
+mod pace;
 
 mod pipeline;
 mod report;
@@ -92,7 +93,7 @@ pub use check::{
 };
 pub use failure::{FailedPlace, Failure, Mismatch};
 pub use observer::{Notice, Observer, Pass};
-pub use options::{Options, Reflink, Sparse};
+pub use options::{Options, Reflink, Sparse, WhenThere};
 pub use preserve::{Attribute, Preserve};
 pub use report::{
     BackendReport, DepthFound, FailureReport, Report, RouteReport, VerifyReport, WayReport,

@@ -1,5 +1,7 @@
 //! The options of a run.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use diopter::BackendKind;
@@ -26,6 +28,30 @@ pub enum Reflink {
     Auto,
     /// Never: every byte is copied.
     Never,
+}
+
+/// The treatment of a target that exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenThere {
+    /// It is replaced.
+    #[default]
+    Replace,
+    /// It is replaced if it was changed before its source was.
+    Update,
+    /// It is left as it is.
+    Keep,
+}
+
+impl WhenThere {
+    /// Returns true if a target is left as it is.
+    pub(super) fn keeps(self, target: &Metadata, source: &Metadata) -> bool {
+        let changed = |metadata: &Metadata| (metadata.mtime(), metadata.mtime_nsec());
+        match self {
+            WhenThere::Replace => false,
+            WhenThere::Update => changed(target) >= changed(source),
+            WhenThere::Keep => true,
+        }
+    }
 }
 
 /// One run of the copy engine.
@@ -59,6 +85,10 @@ pub struct Options {
     pub bs: Option<u64>,
     /// Requests in flight at most; `None` for as many as copy fastest.
     pub iodepth: Option<u32>,
+    /// The treatment of files that exist already.
+    pub existing: WhenThere,
+    /// Bytes that are read each second at most; `None` for no limit.
+    pub bytes_per_second: Option<u64>,
     /// The backend that moves the bytes.
     pub backend: BackendKind,
 }
@@ -91,6 +121,8 @@ impl Options {
             striped: false,
             bs: None,
             iodepth: None,
+            existing: WhenThere::default(),
+            bytes_per_second: None,
             backend: BackendKind::default(),
         }
     }

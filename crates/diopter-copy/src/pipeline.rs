@@ -14,6 +14,7 @@ use diopter_core::engine::depth::Progress;
 
 use crate::content::next_data;
 use crate::flow::{Flow, Flushing, Moved, Reading, Transfer, Writing, Zeros, length_of};
+use crate::pace::Pace;
 use crate::shape::Shape;
 use crate::stop::Signal;
 use crate::tuning::Tuning;
@@ -64,6 +65,7 @@ pub struct Pipeline {
     options: EngineOptions,
     shape: Shape,
     tuning: Tuning,
+    pace: Pace,
     /// Buffers of a whole block that are not in use.
     free: Vec<IoBuf>,
     has_registered: bool,
@@ -73,8 +75,19 @@ impl Pipeline {
     /// Starts an engine, with no buffers yet.
     pub fn new(options: EngineOptions, shape: Shape) -> Result<Pipeline, SetupError> {
         let engine = Engine::new(options)?;
-        let tuning = Tuning::new(shape);
-        Ok(Pipeline { engine, options, shape, tuning, free: Vec::new(), has_registered: false })
+        let (tuning, pace) = (Tuning::new(shape), Pace::new(None));
+        let free = Vec::new();
+        Ok(Pipeline { engine, options, shape, tuning, pace, free, has_registered: false })
+    }
+
+    /// Reads at most so many bytes each second; `None` sets no limit.
+    pub fn limit(&mut self, bytes_per_second: Option<u64>) {
+        self.pace = Pace::new(bytes_per_second);
+    }
+
+    /// Returns the limit, for bytes that move without the engine.
+    pub fn pace(&mut self) -> &mut Pace {
+        &mut self.pace
     }
 
     /// Sets size and number of the requests of the transfers that follow. No request may be in
@@ -187,6 +200,10 @@ impl Pipeline {
             if flow.is_over() {
                 return hash_hole(flow, flow.transfer.size, watch);
             }
+            if flow.buffers() == 0 && !self.pace.is_paid() {
+                self.pace.wait();
+                continue;
+            }
             let Some(finished) = self.engine.wait(WAIT_SLICE).map_err(Interruption::Backend)?
             else {
                 continue;
@@ -220,7 +237,7 @@ impl Pipeline {
     /// Starts reads while there are a free buffer and a range to read.
     fn read_ahead(&mut self, flow: &mut Flow<'_>) -> Result<(), Interruption> {
         let now = self.tuning.now(flow.transfer.target.is_some());
-        while flow.buffers() < now.depth && !flow.has_begun_all() {
+        while flow.buffers() < now.depth && !flow.has_begun_all() && self.pace.is_paid() {
             if self.free.is_empty() {
                 match self.shape.buffer() {
                     Ok(memory) => self.free.push(memory),
@@ -236,6 +253,7 @@ impl Pipeline {
             let request = Request::read(range.start, memory);
             let started = self.engine.start(flow.transfer.source, request);
             let id = started.map_err(|refused| Interruption::Read(refused.error.into()))?;
+            self.pace.pay(range.end - range.start);
             flow.readings.push_back(Reading { id, range, memory: None });
         }
         Ok(())

@@ -55,6 +55,9 @@ pub struct Report {
     pub left_out: u64,
     /// Files, counted in `files`, that were written as striped files.
     pub striped: u64,
+    /// Files and links that were not copied because their targets exist, by `--no-clobber` or
+    /// `--update`.
+    pub skipped: u64,
     /// The number and size of requests that were best for the last file; null if `--iodepth` sets
     /// the number.
     pub depth: Option<DepthFound>,
@@ -159,6 +162,8 @@ pub struct Counts {
     pub reflinked: u64,
     /// See [`Report::striped`].
     pub striped: u64,
+    /// See [`Report::skipped`].
+    pub skipped: u64,
     /// See [`Report::bytes`].
     pub bytes: u64,
     /// See [`Report::hole_bytes`].
@@ -292,6 +297,7 @@ impl Counts {
             failures: self.failures,
             left_out: self.left_out,
             striped: self.striped,
+            skipped: self.skipped,
             depth: self.depth.map(depth_of),
         }
     }

@@ -12,7 +12,7 @@ use crate::dir::{Dir, Inode};
 use crate::failure::{Failure, Step};
 use crate::objects::Objects;
 use crate::observer::{Notice, Observer};
-use crate::options::Options;
+use crate::options::{Options, WhenThere};
 use crate::place::{self, Destination};
 use crate::report::Report;
 use crate::session::{self, Session, WrittenTo};
@@ -57,7 +57,7 @@ pub enum Left {
 pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> Outcome {
     let started = Instant::now();
     let shape = Shape::new(options.bs, options.iodepth);
-    let pipeline = match shape.and_then(|shape| session::start_engine(options.backend, shape)) {
+    let mut pipeline = match shape.and_then(|shape| session::start_engine(options.backend, shape)) {
         Ok(pipeline) => pipeline,
         Err(failure) => {
             observer.notice(Notice::Failed(&failure));
@@ -65,6 +65,7 @@ pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> 
             return Outcome { report, ended: None };
         }
     };
+    pipeline.limit(options.bytes_per_second);
     let mut session = Session::new(options, pipeline, stop, observer);
     let signal = copy_all(&mut session);
     let (counts, backend, written_to) = session.finish();
@@ -133,6 +134,12 @@ fn copy_source(
     target: &Path,
     into: Option<&Rc<Dir>>,
 ) -> Step<()> {
+    let has_image = [source, target].into_iter().any(|path| image_path::split(path).is_some());
+    if has_image && session.options.existing != WhenThere::Replace {
+        let cause = "files of an image are copied whether or not their targets exist";
+        let remedy = "leave --no-clobber and --update out, and name a new target";
+        return Err(Failure::of_rule("copying", source, cause, remedy).into());
+    }
     if let Some(done) = image::copy(session, source, target) {
         return done;
     }

@@ -14,7 +14,7 @@ use crate::dir::{Entry, Inode};
 use crate::failure::Failure;
 use crate::flow::{Moved, RouteTotals};
 use crate::observer::Pass;
-use crate::options::{OpenAs, Options, Reflink, Sparse};
+use crate::options::{OpenAs, Options, Reflink, Sparse, WhenThere};
 use crate::passing;
 use crate::place::{self, Destination, Existing};
 use crate::preserve;
@@ -79,7 +79,8 @@ pub fn write(
     let source = Source::open(inode, session.options)?;
     check_target(session, &source, &target)?;
     let temporary = Unrecorded::make(&target.entry).map_err(|_| Alone::Last)?;
-    let temporary = temporary.ok_or(Alone::Last)?;
+    let replaces = session.options.existing != WhenThere::Keep;
+    let temporary = temporary.ok_or(Alone::Last)?.replacing(replaces);
     let small = fill(session, &source, (temporary, target.entry), buffer)?;
     session.begin_file();
     session.observer().begins(Pass::Copy, &entry.path(), small.size);

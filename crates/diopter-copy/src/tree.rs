@@ -1,6 +1,7 @@
 //! `dio cp -r`: the directories, links and fifos of a tree. Both trees are walked by descriptor:
 //! nothing outside them is read or written, whatever another process renames or replaces.
 
+use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -11,6 +12,7 @@ use crate::batch::{Batch, Level};
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::file;
+use crate::options::WhenThere;
 use crate::place::Destination;
 use crate::preserve;
 use crate::session::Session;
@@ -92,6 +94,10 @@ impl Tree<'_, '_> {
         let level = self.levels.last().expect("the walk is in a directory");
         let destination = Destination::Inside(Entry::new(&level.target, &entry.name));
         let metadata = inode.metadata();
+        if !metadata.is_dir() && keeps(self.session, level, &destination, metadata)? {
+            self.session.counts.skipped += 1;
+            return Ok(());
+        }
         if metadata.is_dir() {
             self.enter(entry.open_dir()?, destination)
         } else if leave_out(self.session, inode, || entry.path())
@@ -153,6 +159,24 @@ impl Tree<'_, '_> {
     }
 }
 
+/// Returns true if something has the name of a file or a link, and stays.
+fn keeps(
+    session: &Session<'_>,
+    level: &Level,
+    destination: &Destination,
+    source: &Metadata,
+) -> Step<bool> {
+    let when = session.options.existing;
+    // Nothing is in a directory that this run made.
+    if when == WhenThere::Replace || level.mode.is_some() {
+        return Ok(false);
+    }
+    let Destination::Inside(target) = destination else { return Ok(false) };
+    let found = target.look()?;
+    let found = found.filter(|found| !found.metadata().is_dir());
+    Ok(found.is_some_and(|found| when.keeps(found.metadata(), source)))
+}
+
 /// Makes a symbolic link like the source, or a fifo.
 pub fn copy_other(
     session: &mut Session<'_>,
@@ -173,7 +197,14 @@ pub fn copy_other(
             return Err(in_the_way(&dir.path(), "a directory is in the way").into());
         }
     };
+    let when = session.options.existing;
     match target.look()? {
+        Some(there)
+            if !there.metadata().is_dir() && when.keeps(there.metadata(), source.metadata()) =>
+        {
+            session.counts.skipped += 1;
+            return Ok(());
+        }
         Some(there) if there.id() == source.id() => {
             return Err(in_the_way(&target.path(), "it is the source").into());
         }
@@ -206,7 +237,10 @@ fn name_other(
     let path = target.path();
     let attributes = (&*path, session.attributes(Some(mode)));
     preserve::copy_unopened(metadata, made, attributes)?;
-    let renamed = name.rename_to(target);
+    let renamed = match session.options.existing {
+        WhenThere::Keep => name.rename_to_new(target),
+        WhenThere::Replace | WhenThere::Update => name.rename_to(target),
+    };
     renamed.map_err(|errno| Failure::of_errno("renaming", &path, errno))?;
     if target.is(made.id()) { Ok(()) } else { Err(replaced(target)) }
 }

@@ -18,8 +18,8 @@ use super::run::ProgramArgs;
 use super::stripe::StripeArgs;
 use super::trace::TraceArgs;
 use super::values::{
-    self, ABOUT_SIZES, AttributeName, BackendName, ColorWhen, Document, IoDepth, Operation,
-    ProgressWhen, ReflinkWhen, SparseWhen,
+    self, ABOUT_SIZES, AttributeName, BackendName, BytesProgress, ColorWhen, Document, IoDepth,
+    Operation, ReflinkWhen, SparseWhen,
 };
 use crate::output::{RUN_FAILED, TRACE_FAILED, TROUBLE};
 use crate::size;
@@ -203,9 +203,27 @@ pub struct CpArgs {
     /// Requests in flight, or auto: tuned for throughput during the copy
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = values::iodepth)]
     pub iodepth: IoDepth,
-    /// Show progress on standard error: on a terminal, or never
+    /// Skip files whose targets exist
+    ///
+    /// A target that another process makes during the copy stays too, and the copy fails.
+    #[arg(short, long, conflicts_with = "update")]
+    pub no_clobber: bool,
+    /// Skip files whose targets are as new as they are, or newer
+    #[arg(short, long)]
+    pub update: bool,
+    /// Read at most this many bytes each second; 10M is 10 MiB/s
+    #[arg(long, value_name = "SIZE", value_parser = values::positive_size)]
+    pub bwlimit: Option<u64>,
+    /// Print the name of each file when its copy begins, and a summary
+    #[arg(short, long, conflicts_with = "json")]
+    pub verbose: bool,
+    /// Show no progress; errors are printed
+    #[arg(short, long, conflicts_with_all = ["verbose", "progress"])]
+    pub quiet: bool,
+    /// Show progress on standard error: on a terminal, always (elsewhere a line each second), or
+    /// never
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
-    pub progress: ProgressWhen,
+    pub progress: BytesProgress,
     /// Print one JSON document (docs/schema/cp.json) on standard output
     #[arg(long)]
     pub json: bool,

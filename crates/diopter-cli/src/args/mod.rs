@@ -27,4 +27,4 @@ pub use resolved::{CpOptions, Settings, copy_options};
 pub use run::ProgramArgs;
 pub use stripe::{CreateArgs, StripeCommand};
 pub use trace::{TraceArgs, TraceFormat};
-pub use values::{Document, Operation, ProgressWhen};
+pub use values::{BytesProgress, Document, Operation, ProgressWhen};

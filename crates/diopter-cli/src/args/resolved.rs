@@ -3,10 +3,10 @@
 use clap::ValueEnum;
 use diopter::BackendKind;
 
-use diopter_copy::{Attribute, Options, Preserve};
+use diopter_copy::{Attribute, Options, Preserve, WhenThere};
 
 use super::definitions::{CommonArgs, CpArgs};
-use super::values::{BackendName, ColorWhen, ProgressWhen};
+use super::values::{BackendName, BytesProgress, ColorWhen};
 use crate::env::{BACKEND, Environment, LOG};
 use crate::log::Filter;
 
@@ -16,7 +16,9 @@ pub struct CpOptions {
     /// The options of the copy.
     pub copy: Options,
     /// When a bar is shown.
-    pub progress: ProgressWhen,
+    pub progress: BytesProgress,
+    /// Prints names and a summary.
+    pub verbose: bool,
     /// Prints one JSON document.
     pub json: bool,
 }
@@ -119,9 +121,16 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
         striped: cp.striped,
         bs: cp.bs,
         iodepth: cp.iodepth.fixed(),
+        existing: match (cp.no_clobber, cp.update) {
+            (true, _) => WhenThere::Keep,
+            (false, true) => WhenThere::Update,
+            (false, false) => WhenThere::Replace,
+        },
+        bytes_per_second: cp.bwlimit,
         backend,
     };
-    CpOptions { copy, progress: cp.progress, json: cp.json }
+    let progress = if cp.quiet { BytesProgress::Never } else { cp.progress };
+    CpOptions { copy, progress, verbose: cp.verbose, json: cp.json }
 }
 
 #[cfg(test)]

@@ -48,6 +48,16 @@ pub enum ProgressWhen {
     Never,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BytesProgress {
+    /// On a terminal
+    Auto,
+    /// Always; without a terminal, a line each second
+    Always,
+    /// Never
+    Never,
+}
+
 /// An attribute that `--preserve` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AttributeName {

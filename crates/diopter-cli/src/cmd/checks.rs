@@ -6,7 +6,7 @@ use diopter::BackendKind;
 use diopter_copy::{CheckOptions, Signal};
 
 use super::progress::Progress;
-use crate::args::{ProgressWhen, ReadingArgs};
+use crate::args::{BytesProgress, ReadingArgs};
 use crate::log;
 use crate::output::{DIFFERENT, DONE, TROUBLE};
 use crate::signals::Signals;
@@ -27,7 +27,7 @@ pub fn start(
         TROUBLE
     })?;
     let is_in_the_way = prints && std::io::stdout().is_terminal();
-    let when = if is_in_the_way { ProgressWhen::Never } else { args.progress };
+    let when = if is_in_the_way { BytesProgress::Never } else { args.progress };
     Ok((signals, Progress::new(command, when)))
 }
 

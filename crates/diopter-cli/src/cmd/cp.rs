@@ -3,10 +3,11 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use diopter_copy::{Ended, Failure, Left, Report};
 use diopter_text::untrusted;
+use indicatif::BinaryBytes;
 
 use super::progress::Progress;
 use crate::args::CpOptions;
@@ -28,6 +29,9 @@ pub fn run(options: &CpOptions, output: &mut dyn Write) -> u8 {
         }
     };
     let mut progress = Progress::new("cp", options.progress);
+    if options.verbose {
+        progress = progress.with_names();
+    }
     let outcome = diopter_copy::copy(&options.copy, signals.flag(), &mut progress);
     progress.finish();
     if let Some(ended) = &outcome.ended {
@@ -56,13 +60,40 @@ fn ending(ended: &Ended, has_resume: bool) -> String {
     format!("ended by {name}: the destination is unchanged; {remedy}")
 }
 
-/// Prints the document, if it is wanted, and returns the exit status.
+/// Returns one line: what was copied, and how fast.
+fn summary(report: &Report) -> String {
+    let counted = |count: u64, one: &str, many: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        _ => Some(format!("{count} {many}")),
+    };
+    let failed = u64::try_from(report.failures.len()).unwrap_or(u64::MAX);
+    let parts = [
+        Some(format!("{} {}", report.files, if report.files == 1 { "file" } else { "files" })),
+        counted(report.dirs, "directory", "directories"),
+        counted(report.others, "link or fifo", "links and fifos"),
+        counted(report.skipped, "skipped", "skipped"),
+        counted(failed, "failed", "failed"),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let took = Duration::from_nanos(report.elapsed_ns.max(1));
+    let rate = u128::from(report.bytes) * 1_000_000_000 / took.as_nanos();
+    let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+    let (bytes, rate) = (BinaryBytes(report.bytes), BinaryBytes(rate));
+    format!("{}; {bytes} in {:.1} s, {rate}/s", parts.join(", "), took.as_secs_f64())
+}
+
+/// Prints the document or the summary, if it is wanted, and returns the exit status.
 fn conclude(options: &CpOptions, report: &Report, output: &mut dyn Write) -> u8 {
-    if !options.json {
-        return report.exit_status;
-    }
-    let text = serde_json::to_string_pretty(report).expect("strings and numbers are JSON");
-    match writeln!(output, "{}", untrusted::json(&text)).and_then(|()| output.flush()) {
+    let text = match (options.json, options.verbose) {
+        (false, false) => return report.exit_status,
+        (false, true) => summary(report),
+        (true, _) => {
+            let text = serde_json::to_string_pretty(report).expect("strings and numbers are JSON");
+            untrusted::json(&text).into_owned()
+        }
+    };
+    match writeln!(output, "{text}").and_then(|()| output.flush()) {
         Ok(()) => report.exit_status,
         Err(error) => {
             let failure = Failure::of_io("writing", Path::new("standard output"), &error);

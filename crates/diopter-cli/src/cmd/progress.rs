@@ -1,15 +1,16 @@
-//! The bar on the terminal: one for all bytes of a run, with the name of the file that is being
-//! copied or read. It prints to standard error only.
+//! The progress of a run: on a terminal one bar for all its bytes, with the name of the file that
+//! is being copied or read; elsewhere, if that is wanted, a line each second. Both are on standard
+//! error. Names that are asked for are on standard output.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use diopter_copy::{Notice, Observer, Pass};
 use diopter_text::untrusted;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::args::ProgressWhen;
+use crate::args::BytesProgress;
 use crate::log;
 
 /// The name is first, so that it remains of a line on a narrow terminal. No colour: it would have
@@ -22,22 +23,39 @@ const NAME_LENGTH_MAX: usize = 40;
 /// Often enough to look alive between two slow requests.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A bar, or nothing if standard error is not a terminal.
+/// Time between two lines.
+const LINE_EVERY: Duration = Duration::from_secs(1);
+
+/// A bar, lines, or nothing.
 #[derive(Debug)]
 pub struct Progress {
     /// The command, for messages.
     command: &'static str,
     bar: Option<ProgressBar>,
+    lines: Option<Lines>,
+    /// Prints the name of each file whose copy begins.
+    has_names: bool,
     /// Bytes of the passes that completed.
     base: u64,
     /// Bytes of the pass in progress.
     size: u64,
 }
 
+/// The lines where there is no terminal.
+#[derive(Debug)]
+struct Lines {
+    total: u64,
+    /// When the last line was printed, and at how many bytes.
+    last: (Instant, u64),
+}
+
 impl Progress {
-    /// Returns a bar if standard error is a terminal.
-    pub fn new(command: &'static str, mode: ProgressWhen) -> Progress {
-        let is_shown = mode == ProgressWhen::Auto && std::io::stderr().is_terminal();
+    /// Returns what `mode` asks for.
+    pub fn new(command: &'static str, mode: BytesProgress) -> Progress {
+        let is_terminal = std::io::stderr().is_terminal();
+        let is_shown = mode != BytesProgress::Never && is_terminal;
+        let has_lines = mode == BytesProgress::Always && !is_terminal;
+        let lines = has_lines.then(|| Lines { total: 0, last: (Instant::now(), 0) });
         let bar = is_shown.then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             let style =
@@ -45,7 +63,23 @@ impl Progress {
             bar.set_style(style.progress_chars("=> "));
             bar
         });
-        Progress { command, bar, base: 0, size: 0 }
+        Progress { command, bar, lines, has_names: false, base: 0, size: 0 }
+    }
+
+    /// Prints the name of each file whose copy begins.
+    pub fn with_names(self) -> Progress {
+        Progress { has_names: true, ..self }
+    }
+
+    fn print_name(&self, path: &Path) {
+        let print = || {
+            // The summary reports an output that is closed.
+            writeln!(std::io::stdout(), "{}", untrusted::name(path)).unwrap_or(());
+        };
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
     }
 
     /// Removes the bar.
@@ -58,10 +92,13 @@ impl Progress {
 
 impl Observer for Progress {
     fn wants_total(&self) -> bool {
-        self.bar.is_some()
+        self.bar.is_some() || self.lines.is_some()
     }
 
     fn total(&mut self, bytes: u64) {
+        if let Some(lines) = &mut self.lines {
+            lines.total = bytes;
+        }
         if let Some(bar) = &self.bar {
             bar.set_length(bytes);
             bar.enable_steady_tick(TICK);
@@ -71,6 +108,9 @@ impl Observer for Progress {
     fn begins(&mut self, pass: Pass, path: &Path, bytes: u64) {
         self.base += self.size;
         self.size = bytes;
+        if self.has_names && pass == Pass::Copy {
+            self.print_name(path);
+        }
         if let Some(bar) = &self.bar {
             let name = path.file_name().map_or(path, Path::new);
             let doing = if pass == Pass::Verify { "verifying " } else { "" };
@@ -92,6 +132,9 @@ impl Observer for Progress {
     }
 
     fn reached(&mut self, position: u64) {
+        if let Some(lines) = &mut self.lines {
+            lines.show(self.command, self.base + position);
+        }
         if let Some(bar) = &self.bar {
             bar.set_position(self.base + position);
         }
@@ -103,6 +146,22 @@ impl Observer for Progress {
             Some(bar) => bar.suspend(|| log::fail(self.command, &message)),
             None => log::fail(self.command, &message),
         }
+    }
+}
+
+impl Lines {
+    /// Prints a line if it is time for one.
+    fn show(&mut self, command: &str, at: u64) {
+        let (since, before) = self.last;
+        let elapsed = since.elapsed();
+        if elapsed < LINE_EVERY {
+            return;
+        }
+        let moved = u128::from(at.saturating_sub(before)) * 1_000_000_000 / elapsed.as_nanos();
+        let rate = BinaryBytes(u64::try_from(moved).unwrap_or(u64::MAX));
+        let (done, total) = (BinaryBytes(at), BinaryBytes(self.total.max(at)));
+        log::line(&format!("dio {command}: {done} of {total}, {rate}/s"));
+        self.last = (Instant::now(), at);
     }
 }
 
@@ -132,7 +191,7 @@ mod tests {
 
     #[test]
     fn without_a_terminal_there_is_no_bar_and_nothing_breaks() {
-        let mut progress = Progress::new("cp", ProgressWhen::Never);
+        let mut progress = Progress::new("cp", BytesProgress::Never);
         assert!(!progress.wants_total());
         progress.total(10);
         progress.begins(Pass::Copy, Path::new("a"), 10);

@@ -19,8 +19,13 @@ pub const KEPT_MODE: u32 = 0o1777;
 /// Makes the file `target`, or replaces it. Its directory is not flushed.
 pub fn replace(session: &mut Session<'_>, input: &Input, target: &Entry) -> Step<()> {
     let identity = SourceIdentity::of(&input.metadata, input.size);
-    let wanted =
-        Wanted { source: &identity, boot: session.boot(), is_resumed: false, given_to: None };
+    let wanted = Wanted {
+        source: &identity,
+        boot: session.boot(),
+        is_resumed: false,
+        replaces: true,
+        given_to: None,
+    };
     let temporary = Temporary::take(target, &wanted)?;
     match fill(session, input, &temporary, target) {
         Ok(passed) => {

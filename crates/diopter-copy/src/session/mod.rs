@@ -16,6 +16,7 @@ use crate::fit::PreferredSizes;
 use crate::objects::Objects;
 use crate::observer::{Notice, Observer};
 use crate::options::Options;
+use crate::pace::Pace;
 use crate::pipeline::Pipeline;
 use crate::preserve::{Attributes, creation_mode};
 use crate::report::{BackendReport, Counts};
@@ -108,6 +109,11 @@ impl<'a> Session<'a> {
     /// Fails with the signal that asks for the end, if one arrived.
     pub fn check_stop(&self) -> Step<()> {
         self.stop.requested().map_or(Ok(()), |signal| Err(Stop::Signal(signal)))
+    }
+
+    /// The limit on the rate.
+    pub fn pace(&mut self) -> &mut Pace {
+        self.pipeline.pace()
     }
 
     pub fn stop(&self) -> &'a StopFlag {

@@ -18,6 +18,8 @@ pub struct Held {
     pub id: FileId,
     /// True if it has a mark; without one, no later run finds it.
     pub is_marked: bool,
+    /// False if a target that exists by then stays.
+    pub replaces: bool,
 }
 
 impl Held {
@@ -36,7 +38,11 @@ impl Held {
         if self.name.id().is_ok_and(|found| found != self.id) {
             return Err(replaced(target));
         }
-        if let Err(errno) = self.name.rename_to(target) {
+        let renamed = match self.replaces {
+            true => self.name.rename_to(target),
+            false => self.name.rename_to_new(target),
+        };
+        if let Err(errno) = renamed {
             // A copy that cannot be renamed is of no use to a later run either.
             self.discard();
             return Err(Failure::of_errno(RENAMING, &target.path(), errno));

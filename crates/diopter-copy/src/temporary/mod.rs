@@ -62,6 +62,8 @@ pub struct Wanted<'a> {
     pub boot: &'a str,
     /// True if bytes that an earlier run wrote are used.
     pub is_resumed: bool,
+    /// False if a target that exists by the end stays.
+    pub replaces: bool,
     /// The user that root gives the copy to; `None` for its own user.
     pub given_to: Option<u32>,
 }
@@ -200,7 +202,7 @@ impl Temporary {
         let metadata = metadata.map_err(|error| failed_to_open(&name, &error))?;
         let session = session_of(wanted.boot, file.as_fd());
         let record = Record::new(&name.name, wanted.source.clone(), session);
-        let held = Held { name, id: id_of(&metadata), is_marked: false };
+        let held = Held { name, id: id_of(&metadata), is_marked: false, replaces: wanted.replaces };
         Ok(Temporary { file, start: 0, record, held })
     }
 
@@ -335,7 +337,8 @@ mod tests {
 
     fn take(source: &Path, target: &Entry, is_resumed: bool) -> Result<Temporary, Failure> {
         let source = &identity(source);
-        Temporary::take(target, &Wanted { source, boot: "boot", is_resumed, given_to: None })
+        let wanted = Wanted { source, boot: "boot", is_resumed, replaces: true, given_to: None };
+        Temporary::take(target, &wanted)
     }
 
     fn usual_path(target: &Entry) -> PathBuf {

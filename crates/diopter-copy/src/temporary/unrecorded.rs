@@ -45,8 +45,14 @@ impl Unrecorded {
     fn of_fd(file: OwnedFd, name: Entry, is_marked: bool) -> Result<Unrecorded, Failure> {
         let stat = rustix::fs::fstat(&file);
         let stat = stat.map_err(|errno| failed_to_create(&name, errno.into()))?;
-        let held = Held { name, id: (stat.st_dev, stat.st_ino), is_marked };
+        let held = Held { name, id: (stat.st_dev, stat.st_ino), is_marked, replaces: true };
         Ok(Unrecorded { file: Arc::new(file), held })
+    }
+
+    /// The same, and `replaces` sets whether it replaces a target that exists by the end.
+    pub fn replacing(mut self, replaces: bool) -> Unrecorded {
+        self.held.replaces = replaces;
+        self
     }
 
     /// Returns the open file, for another thread.
