@@ -99,8 +99,52 @@ fn explain_tells_the_fields_of_the_contract_in_its_order() {
             "the target directory is on a file system without direct I/O",
         );
     }
-    let masked: String = output.lines().map(|line| masked(line) + "\n").collect();
+    let (engine, kernel) = output.split_once("  \"kernel\": {").expect("the kernel comes last");
+    let masked: String = engine.lines().map(|line| masked(line) + "\n").collect();
     assert_data_eq!(masked, file!["golden/explain-write.json"].raw());
+    let keys: Vec<&str> = kernel.lines().filter_map(|line| line.split('"').nth(1)).collect();
+    let all = [
+        "release",
+        "is_running",
+        "file_system",
+        "queued",
+        "context",
+        "why",
+        "waited",
+        "context",
+        "why",
+        "device_requests_min",
+        "device_requests_max",
+        "bytes_max",
+        "segments_max",
+        "page_cache",
+        "used",
+        "why",
+    ];
+    assert_eq!(keys, all);
+    assert_eq!(document["kernel"]["waited"]["context"], "task");
+}
+
+#[test]
+fn explain_predicts_another_kernel_and_refuses_what_is_none() {
+    let dir = dir();
+    let name = hole(&dir, 1 << 20);
+    let request = ["explain", "write", &name, "--offset", "0", "--length", "4k", "--json"];
+    let of = |version| json_of(&[&request[..], &["--kernel", version]].concat());
+    let old = of("6.1");
+    assert_eq!(
+        (&old["kernel"]["release"], &old["kernel"]["is_running"]),
+        (&"6.1".into(), &false.into())
+    );
+    let file_system = old["kernel"]["file_system"].as_str().unwrap();
+    if matches!(file_system, "ext4" | "xfs") {
+        // A hole: its blocks are new.
+        for version in ["6.1", "6.18", "7.2"] {
+            assert_eq!(of(version)["kernel"]["queued"]["context"], "worker", "{version}");
+        }
+    }
+    let message = refusal_of(&[&request[..], &["--kernel", "newest"]].concat());
+    assert!(message.contains("invalid kernel version `newest`; write 6.1"), "{message}");
 }
 
 /// A line without what depends on the machine: names, the backend, alignments, the page.

@@ -53,6 +53,15 @@ fn can_trace() -> bool {
     tried.status.success()
 }
 
+/// The same where the test can see the instances, too.
+fn can_trace_and_see_instances() -> bool {
+    let is_mounted = Path::new(INSTANCES).is_dir();
+    if !is_mounted {
+        skip(Capability::Tracefs, "no tracefs at /sys/kernel/tracing");
+    }
+    is_mounted && can_trace()
+}
+
 /// A trace of a command that would not end in time by itself; both go with it.
 struct Endless {
     dio: Child,
@@ -80,7 +89,7 @@ impl Drop for Endless {
 
 #[test]
 fn a_signal_goes_to_the_command_and_its_end_is_the_end_of_the_trace() {
-    if !can_trace() {
+    if !can_trace_and_see_instances() {
         return;
     }
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
@@ -95,7 +104,7 @@ fn a_signal_goes_to_the_command_and_its_end_is_the_end_of_the_trace() {
 
 #[test]
 fn the_instance_of_a_trace_that_was_killed_is_removed_by_the_next_one() {
-    if !can_trace() {
+    if !can_trace_and_see_instances() {
         return;
     }
     let mut trace = Endless::start();
@@ -146,11 +155,18 @@ fn trace_behind(commands: &str) -> Option<Output> {
 }
 
 #[test]
-fn without_tracefs_the_message_says_how_to_mount_it() {
+fn without_tracefs_and_the_right_to_mount_it_the_message_says_how() {
     let without = "for at in /sys/kernel/debug/tracing /sys/kernel/tracing; do \
-                   umount -l $at 2>/dev/null; done";
-    let Some(output) = trace_behind(without) else { return };
-    assert_refused(&output, &["no tracefs at /sys/kernel/tracing", "mount -t tracefs tracefs"]);
+                   umount -l $at 2>/dev/null; done; set -- trace -- true";
+    let Some(output) = trace_without(without, "-sys_admin") else { return };
+    let words = ["no tracefs at /sys/kernel/tracing", "mount -t tracefs tracefs", "(os error 1)"];
+    assert_refused(&output, &words);
+}
+
+/// Runs a trace behind some commands of a shell, without a capability.
+fn trace_without(commands: &str, capability: &str) -> Option<Output> {
+    let drops = format!("--bounding-set={capability} --inh-caps={capability}");
+    trace_behind(&format!("{commands}; exec setpriv {drops} \"$0\" \"$@\""))
 }
 
 #[test]

@@ -102,6 +102,23 @@ impl Outstanding {
         }
     }
 
+    /// Bios have new numbers, by the old ones; those without one are dropped.
+    pub fn renumber(&mut self, numbers: &[Option<usize>]) {
+        let left = std::mem::take(&mut self.left);
+        for (old, left) in left {
+            match numbers[old] {
+                Some(number) => _ = self.left.insert(number, left),
+                None => {
+                    let Some(pieces) = self.disks.get_mut(&left.device) else { continue };
+                    left.keys.iter().for_each(|key| _ = pieces.remove(key));
+                }
+            }
+        }
+        for piece in self.disks.values_mut().flat_map(BTreeMap::values_mut) {
+            piece.bio = numbers[piece.bio].expect("pieces of dropped bios are removed");
+        }
+    }
+
     /// The first piece of a range at or behind `cursor`. Of several with the same first sector, it
     /// is the oldest one that fits the range and was issued or not, as asked.
     fn next_piece(&self, sectors: &Sectors, cursor: u64, is_issued: bool) -> Option<(u64, u64)> {

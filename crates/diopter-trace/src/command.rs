@@ -1,52 +1,35 @@
 //! The command that is traced: started with our standard streams, given the signals that we get,
-//! watched for the files that it opens, and waited for.
+//! and waited for. Signals to a trace without a command are caught here too.
 
-use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::SigId;
 
 use crate::error::TraceError;
-use crate::event::{Device, Inode};
 
-/// Signals that are passed on.
+/// Signals that are passed on, or end a trace without a command.
 const PASSED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
-/// Open files are looked at this soon after the start, then at twice the distance each time.
-const LOOK_FIRST: Duration = Duration::from_millis(1);
-/// And no more seldom than this.
-const LOOK_LAST: Duration = Duration::from_millis(100);
-/// Processes that are looked into.
-const PROCESSES_MAX: usize = 256;
-/// Open files that are looked at in one process.
-const DESCRIPTORS_MAX: usize = 4096;
-
-/// Paths of the files that were seen open.
-pub type Paths = HashMap<Inode, PathBuf>;
-
 /// A command on its way.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
+    /// Readable once it has exited.
+    end: OwnedFd,
     signals: Signals,
-    paths: Paths,
 }
 
 /// Signals to this process, caught while it lives.
 #[derive(Debug, Default)]
-struct Signals {
+pub struct Signals {
     /// One stream a signal; a byte in it is one signal.
     streams: Vec<(Signal, UnixStream)>,
     caught: Vec<SigId>,
@@ -57,22 +40,30 @@ struct Signals {
 static IS_OVER: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 impl Running {
-    /// Starts it.
+    /// Starts it; without its input, it reads an empty one.
     ///
     /// # Errors
     /// [`TraceError::CommandMissing`], [`TraceError::CommandNotFound`],
     /// [`TraceError::CommandNotExecutable`], [`TraceError::Machine`].
-    pub fn start(command: &[OsString]) -> Result<Running, TraceError> {
+    pub fn start(command: &[OsString], has_input: bool) -> Result<Running, TraceError> {
         let (program, arguments) = command.split_first().ok_or(TraceError::CommandMissing)?;
-        let what = "signals cannot be caught";
-        let signals = Signals::catch().map_err(|source| TraceError::Machine { what, source })?;
+        let signals = Signals::catch()?;
         let shown = program.to_string_lossy().into_owned();
-        let child = Command::new(program).args(arguments).spawn();
-        let child = child.map_err(|error| match error.kind() {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        if !has_input {
+            command.stdin(Stdio::null());
+        }
+        let child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => TraceError::CommandNotFound(shown),
             _ => TraceError::CommandNotExecutable(shown, error),
         })?;
-        Ok(Running { child, signals, paths: Paths::new() })
+        let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let process = process.expect("a child has a process number");
+        let what = "the command cannot be watched";
+        let failed = |error: rustix::io::Errno| TraceError::Machine { what, source: error.into() };
+        let end = pidfd_open(process, PidfdFlags::empty()).map_err(failed)?;
+        Ok(Running { child, end, signals })
     }
 
     #[must_use]
@@ -80,40 +71,51 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits for its end; returns the status as a shell reports it, and the files that it had open.
-    ///
-    /// # Errors
-    /// [`TraceError::Machine`] when it cannot be waited for.
-    pub fn wait(mut self) -> Result<(u8, Paths), TraceError> {
-        let what = "the command cannot be waited for";
-        let status = self.watch().map_err(|source| TraceError::Machine { what, source })?;
-        Ok((as_shell(status), std::mem::take(&mut self.paths)))
+    /// A descriptor that is readable once it has exited.
+    #[must_use]
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
     }
 
-    fn watch(&mut self) -> io::Result<ExitStatus> {
+    /// Descriptors that are readable when there is a signal to pass on.
+    pub fn signals(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.signals.descriptors()
+    }
+
+    /// Passes on the signals that came.
+    pub fn pass_on_signals(&self) {
         let process = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let process = process.expect("a child has a process number");
-        let end = pidfd_open(process, PidfdFlags::empty())?;
-        let mut pause = LOOK_FIRST;
-        loop {
-            let mut watched = vec![PollFd::new(&end, PollFlags::IN)];
-            for (_, stream) in &self.signals.streams {
-                watched.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN));
-            }
-            let until = Timespec::try_from(pause).expect("a pause is short");
-            match poll(&mut watched, Some(&until)) {
-                Err(rustix::io::Errno::INTR) => continue,
-                result => result?,
-            };
-            if !watched[0].revents().is_empty() {
-                return self.child.wait();
-            }
-            for signal in self.signals.take() {
+        for signal in self.signals.take() {
+            // The terminal sends these to its whole foreground group, the command among it.
+            let is_of_terminal = matches!(signal, Signal::INT | Signal::QUIT);
+            if let Some(process) = process.filter(|_| !(is_of_terminal && is_foreground())) {
                 // It may be gone by now; the next turn sees that.
                 kill_process(process, signal).ok();
             }
-            look_at_files(self.child.id(), &mut self.paths);
-            pause = (pause * 2).min(LOOK_LAST);
+        }
+    }
+
+    /// Waits for its end, and passes on signals meanwhile; returns the status as a shell reports
+    /// it.
+    ///
+    /// # Errors
+    /// [`TraceError::Machine`] when it cannot be waited for.
+    pub fn wait(mut self) -> Result<u8, TraceError> {
+        let what = "the command cannot be waited for";
+        let failed = |source| TraceError::Machine { what, source };
+        loop {
+            let descriptors = std::iter::once(self.end()).chain(self.signals());
+            let mut watched: Vec<PollFd<'_>> =
+                descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            match poll(&mut watched, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                result => _ = result.map_err(|error| failed(error.into()))?,
+            }
+            if !watched[0].revents().is_empty() {
+                return Ok(as_shell(self.child.wait().map_err(failed)?));
+            }
+            drop(watched);
+            self.pass_on_signals();
         }
     }
 }
@@ -128,7 +130,16 @@ impl Drop for Running {
 }
 
 impl Signals {
-    fn catch() -> io::Result<Signals> {
+    /// Catches the signals until it is dropped.
+    ///
+    /// # Errors
+    /// [`TraceError::Machine`].
+    pub fn catch() -> Result<Signals, TraceError> {
+        let what = "signals cannot be caught";
+        Signals::register().map_err(|source| TraceError::Machine { what, source })
+    }
+
+    fn register() -> io::Result<Signals> {
         let mut signals = Signals::default();
         let mut is_first = false;
         let is_over = IS_OVER.get_or_init(|| {
@@ -149,19 +160,18 @@ impl Signals {
         Ok(signals)
     }
 
-    /// The signals since the last call that the command has to get from us.
-    fn take(&self) -> Vec<Signal> {
-        let mut taken = Vec::new();
-        for (signal, mut stream) in self.streams.iter().map(|(signal, stream)| (*signal, stream)) {
-            let mut bytes = [0; 64];
-            let came = matches!(stream.read(&mut bytes), Ok(1..));
-            // The terminal sends these to its whole foreground group, the command among it.
-            let is_of_terminal = matches!(signal, Signal::INT | Signal::QUIT);
-            if came && !(is_of_terminal && is_foreground()) {
-                taken.push(signal);
-            }
-        }
-        taken
+    /// Descriptors that are readable when there is a signal.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.streams.iter().map(|(_, stream)| stream.as_fd())
+    }
+
+    /// The signals since the last call.
+    #[must_use]
+    pub fn take(&self) -> Vec<Signal> {
+        let mut bytes = [0; 64];
+        let mut has_come = |mut stream: &UnixStream| matches!(stream.read(&mut bytes), Ok(1..));
+        let came = self.streams.iter().filter(|(_, stream)| has_come(stream));
+        came.map(|(signal, _)| *signal).collect()
     }
 }
 
@@ -185,57 +195,4 @@ fn is_foreground() -> bool {
 fn as_shell(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
-}
-
-/// Notes which files the process and those below it have open.
-fn look_at_files(root: u32, paths: &mut Paths) {
-    let mut waiting = vec![root];
-    for _ in 0..PROCESSES_MAX {
-        let Some(process) = waiting.pop() else { return };
-        let dir = Path::new("/proc").join(process.to_string());
-        let links = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
-        for link in links.take(DESCRIPTORS_MAX) {
-            look_at(&link.path(), paths);
-        }
-        for task in fs::read_dir(dir.join("task")).into_iter().flatten().flatten() {
-            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            waiting
-                .extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
-        }
-    }
-}
-
-/// Notes one open file, if it is one that direct I/O goes to.
-fn look_at(link: &Path, paths: &mut Paths) {
-    let Ok(target) = fs::read_link(link) else { return };
-    if target.is_absolute()
-        && !target.starts_with("/dev/pts")
-        && let Some(inode) = inode_of(link)
-    {
-        paths.entry(inode).or_insert(target);
-    }
-}
-
-/// Returns the file or device behind a path, as events identify it.
-#[must_use]
-pub fn inode_of(path: &Path) -> Option<Inode> {
-    let metadata = fs::metadata(path).ok()?;
-    let kind = metadata.file_type();
-    let number = if kind.is_file() { metadata.ino() } else { 0 };
-    (kind.is_file() || kind.is_block_device())
-        .then(|| Inode { device: device_in(&metadata), number })
-}
-
-/// The device that a file or directory lies on, or that a device is.
-///
-/// # Errors
-/// The kernel's error if there is none.
-pub fn device_of(path: &Path) -> io::Result<Device> {
-    Ok(device_in(&fs::metadata(path)?))
-}
-
-fn device_in(metadata: &fs::Metadata) -> Device {
-    let is_device = metadata.file_type().is_block_device();
-    let number = if is_device { metadata.rdev() } else { metadata.dev() };
-    Device::new(rustix::fs::major(number), rustix::fs::minor(number))
 }

@@ -59,6 +59,85 @@ pub struct Summary {
     /// True if requests on raw devices were recorded. If not, they are missing from every figure,
     /// and `unknown` says why; false in documents of versions that did not record the fact.
     pub raw_devices_are_known: bool,
+    /// The processes that were traced.
+    pub target: TargetSummary,
+    /// Why the trace ended: `exited` (the command or the processes), `duration`, `signal`, `key`
+    /// (`q` in the live view) or `cgroup-removed`.
+    pub ended: String,
+    /// For how long events were recorded.
+    pub traced_ns: u64,
+    /// Requests for devices that the bios became: more than `bios` where the block layer cut some.
+    pub device_requests: u64,
+    /// Reads that began at the end of the file or behind it, and moved nothing. They are among
+    /// `requests`.
+    pub reads_at_end: u64,
+    /// Requests of which a part went through the page cache.
+    pub buffered: u64,
+    /// Requests that became several requests for devices.
+    pub split: u64,
+    /// Requests that findings are based on: of a long trace the first. All other figures are of
+    /// all requests.
+    pub requests_examined: u64,
+    /// With `--explain`: what was predicted for each kind of request, and what was observed.
+    pub predictions: Vec<PredictionSummary>,
+}
+
+/// The processes that were traced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TargetSummary {
+    /// `command`, `processes`, `cgroup` or `all`.
+    pub kind: String,
+    /// The processes that were named.
+    pub processes: Vec<ProcessSummary>,
+    /// The control group that was named.
+    pub cgroup: Option<String>,
+}
+
+/// A process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ProcessSummary {
+    /// Its number.
+    pub process: u32,
+    /// Its name when the trace began.
+    pub name: String,
+}
+
+/// The prediction for one kind of request, next to what the kernel did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct PredictionSummary {
+    /// Their file.
+    pub path: String,
+    /// `read` or `write`.
+    pub op: String,
+    /// `waited` for by the system call, or `queued`.
+    pub submission: String,
+    /// Properties that matter: `extending`, `unwritten`, `cached`, `dsync`.
+    pub properties: Vec<String>,
+    /// Bytes of each, rounded up to a power of two.
+    pub length: u64,
+    /// Requests of this kind.
+    pub requests: u64,
+    /// Where completions were expected: `task`, `interrupt`, `worker` or `unknown`.
+    pub expected_context: String,
+    /// Why.
+    pub why: String,
+    /// Where completions ran.
+    pub completions: Completions,
+    /// Requests whose completion ran where it was expected.
+    pub as_expected: u64,
+    /// Requests for the device that one was expected to become: the fewest; `null` if unknown.
+    pub expected_device_requests_min: Option<u64>,
+    /// The most.
+    pub expected_device_requests_max: Option<u64>,
+    /// The fewest requests for the device that one became.
+    pub device_requests_min: u64,
+    /// The most.
+    pub device_requests_max: u64,
+    /// Requests of which a part went through the page cache. None is expected to.
+    pub buffered: u64,
 }
 
 /// The least, the mean and the most.
@@ -138,8 +217,12 @@ pub struct FileSummary {
     pub completions: Completions,
     /// Requests that were not completed by the time the trace ended, or whose end was lost.
     pub unfinished: u64,
-    /// From entry to wake-up.
+    /// From entry to wake-up; `null` for those beyond the first 256 files of a long trace.
     pub total_ns: Option<PhaseLatency>,
+    /// Reads that began at the end of the file or behind it.
+    pub reads_at_end: u64,
+    /// Requests of which a part went through the page cache.
+    pub buffered: u64,
 }
 
 /// Where the time of requests went, phase by phase; `null` if no request has it.
@@ -152,7 +235,8 @@ pub struct PhaseLatencies {
     pub queue: Option<PhaseLatency>,
     /// Until the device was done with the last bio.
     pub device: Option<PhaseLatency>,
-    /// Until the completion ran: the way to a worker, if it took one.
+    /// Until the completion ran: the way to a worker, if it took one. 0 where the thread that
+    /// waits in the kernel completes the request itself.
     pub detour: Option<PhaseLatency>,
     /// Until the waiting thread had it.
     pub wake: Option<PhaseLatency>,

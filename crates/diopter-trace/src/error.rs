@@ -9,9 +9,19 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum TraceError {
     /// Trace events are for root.
-    NotRoot,
-    /// No tracefs is mounted where it is looked for.
-    NoTracefs,
+    NotRoot {
+        /// The capabilities that this process lacks.
+        missing: String,
+    },
+    /// No tracefs is mounted where it is looked for, and none could be mounted for this process.
+    NoTracefs {
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// A process that was named cannot be traced.
+    Process { process: u32, why: String },
+    /// A path that was named is not a control group.
+    Cgroup(PathBuf),
     /// The kernel is locked down for confidentiality, which forbids tracing even to root.
     LockedDown,
     /// The kernel has no events of direct I/O.
@@ -73,13 +83,24 @@ impl TraceError {
 impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TraceError::NotRoot => {
-                write!(f, "trace events are for root only; run it again with sudo")
+            TraceError::NotRoot { missing } => {
+                write!(
+                    f,
+                    "trace events are for root only (missing: {missing}); run it again with sudo"
+                )
             }
-            TraceError::NoTracefs => write!(
+            TraceError::NoTracefs { source } => write!(
                 f,
-                "no tracefs at /sys/kernel/tracing; mount it with `mount -t tracefs tracefs \
-                 /sys/kernel/tracing` (in a container, on the host)"
+                "no tracefs at /sys/kernel/tracing, and it cannot be mounted for this process \
+                 ({source}); mount it with `mount -t tracefs tracefs /sys/kernel/tracing` (in a \
+                 container, on the host)"
+            ),
+            TraceError::Process { process, why } => write!(f, "process {process}: {why}"),
+            TraceError::Cgroup(path) => write!(
+                f,
+                "{}: not a control group: it has no file cgroup.procs; name a directory below \
+                 /sys/fs/cgroup",
+                diopter_text::untrusted::name(path)
             ),
             TraceError::LockedDown => write!(
                 f,
@@ -97,7 +118,9 @@ impl fmt::Display for TraceError {
             TraceError::CommandNotExecutable(command, source) => {
                 write!(f, "{command}: cannot be run: {source}; check its permissions")
             }
-            TraceError::CommandMissing => write!(f, "no command to trace; put one after `--`"),
+            TraceError::CommandMissing => {
+                write!(f, "no command to trace; put one after `--`, or name a process with -p")
+            }
             TraceError::Path { path, source } => {
                 write!(f, "{}: {source}; name a file, directory or device", path.display())
             }
@@ -123,6 +146,7 @@ impl std::error::Error for TraceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             TraceError::Tracefs { source, .. }
+            | TraceError::NoTracefs { source }
             | TraceError::Path { source, .. }
             | TraceError::Machine { source, .. }
             | TraceError::CommandNotExecutable(_, source) => Some(source),

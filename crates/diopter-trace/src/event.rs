@@ -1,6 +1,8 @@
 //! The events that are listened to, and what each says once its record is read. What they mean
 //! together is for who joins them.
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::format::{Field, Record};
 
 /// Bit of a record's common flags: it was made in a hard interrupt.
@@ -140,6 +142,12 @@ pub enum What {
         task: u32,
         name: String,
     },
+    /// A task ended.
+    TaskEnded(u32),
+    /// A process was moved to a control group of the second version.
+    Moved { process: u32, cgroup: u64 },
+    /// A process was moved in a hierarchy of the first version.
+    MovedElsewhere,
     /// Blocks of this inode are turned from unwritten to written.
     UnwrittenConverted(Inode),
     /// Blocks of this inode are allocated.
@@ -228,6 +236,9 @@ pub const WAKES: &[&str] = &[
 /// Events of work that are of use for two functions only.
 pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start"];
 
+/// The event that shows when a process is moved to another control group.
+pub const CGROUP_MOVE: &str = "cgroup/cgroup_attach_task";
+
 const CONTEXT: Need = Need::Shows("when a worker took up a completion that was put off");
 const DEVICE: Need = Need::Shows("when devices were done");
 const SECTORS: &[&str] = &["dev", "sector", "nr_sector", "rwbs", "error"];
@@ -301,6 +312,15 @@ pub const SOURCES: &[Source] = &[
         task: record.number32(0),
         name: name(record, 1),
     }),
+    source("sched/sched_process_exit", Need::Helps, &["pid"], |record| {
+        What::TaskEnded(record.number32(0))
+    }),
+    source(CGROUP_MOVE, Need::Helps, &["pid", "dst_id", "dst_root"], |record| {
+        match record.number(2) {
+            0 => What::Moved { process: record.number32(0), cgroup: record.number(1) },
+            _ => What::MovedElsewhere,
+        }
+    }),
     source("ext4/ext4_ext_handle_unwritten_extents", Need::Helps, &["dev", "ino"], |record| {
         What::UnwrittenConverted(inode(record))
     }),
@@ -360,6 +380,14 @@ impl Sectors {
 pub fn wanted(source: &Source, format: &super::format::EventFormat) -> Vec<Field> {
     let absent = Field { offset: 0, size: 0, is_signed: false };
     source.fields.iter().map(|name| format.field(name).unwrap_or(absent)).collect()
+}
+
+/// The time of the clock that events have.
+#[must_use]
+pub fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let parts = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
+    parts.0.unwrap_or_default().saturating_mul(1_000_000_000) + parts.1.unwrap_or_default()
 }
 
 fn inode(record: Record<'_>) -> Inode {

@@ -5,13 +5,15 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::command::{Paths, inode_of};
 use crate::event::{Device, Inode};
 use crate::model::TracedFile;
+use crate::names::{Paths, inode_of};
 
 /// Names and facts of files, by their inodes.
 #[derive(Debug, Default)]
 pub struct Files {
+    /// Words of a command, which may be paths.
+    words: Vec<OsString>,
     paths: Paths,
     /// File systems by their devices.
     file_systems: HashMap<Device, String>,
@@ -22,17 +24,38 @@ pub struct Files {
 }
 
 impl Files {
-    /// From the paths that were seen open, and from the words of the command that are paths.
+    /// With the files that the words of a command name.
     #[must_use]
-    pub fn new(mut paths: Paths, command: &[OsString]) -> Files {
-        for word in command {
-            for path in paths_in(word) {
-                if let Some(inode) = inode_of(&path) {
-                    paths.entry(inode).or_insert(path);
-                }
+    pub fn new(command: &[OsString]) -> Files {
+        let mut files = Files { words: command.to_vec(), ..Files::default() };
+        files.refresh();
+        files
+    }
+
+    /// Looks at what is mounted now, at the files behind loop devices, and at those that the
+    /// command's words name.
+    pub fn refresh(&mut self) {
+        self.file_systems.extend(mounts());
+        self.backing.extend(backing_files());
+        for path in self.words.iter().flat_map(paths_in) {
+            if let Some(inode) = inode_of(&path) {
+                self.paths.entry(inode).or_insert(path);
             }
         }
-        Files { paths, file_systems: mounts(), backing: backing_files(), ..Files::default() }
+    }
+
+    /// The names of files, to be added to.
+    pub fn paths(&mut self) -> &mut Paths {
+        &mut self.paths
+    }
+
+    /// The type of the file system that a file is on; empty if it is not known.
+    #[must_use]
+    pub fn file_system(&self, inode: Inode) -> &str {
+        match self.file_systems.get(&inode.device) {
+            _ if inode.number == 0 => "raw",
+            kind => kind.map_or("", String::as_str),
+        }
     }
 
     /// Returns true if a loop device lies on this file.
@@ -54,20 +77,23 @@ impl Files {
         })
     }
 
+    /// Returns the path of a file, or `device:inode` where no path was seen.
+    #[must_use]
+    pub fn name(&self, inode: Inode) -> String {
+        let (major, minor) = inode.device.numbers();
+        match self.paths.get(&inode) {
+            Some(path) => path.to_string_lossy().into_owned(),
+            None if inode.number == 0 => format!("{major}:{minor}"),
+            None => format!("{major}:{minor}:{}", inode.number),
+        }
+    }
+
     /// Returns the facts about a file.
     #[must_use]
     pub fn describe(&self, inode: Inode) -> TracedFile {
         let (major, minor) = inode.device.numbers();
-        let path = match self.paths.get(&inode) {
-            Some(path) => path.to_string_lossy().into_owned(),
-            None if inode.number == 0 => format!("{major}:{minor}"),
-            None => format!("{major}:{minor}:{}", inode.number),
-        };
-        let file_system = match self.file_systems.get(&inode.device) {
-            _ if inode.number == 0 => "raw".to_owned(),
-            Some(kind) => kind.clone(),
-            None => String::new(),
-        };
+        let path = self.name(inode);
+        let file_system = self.file_system(inode).to_owned();
         TracedFile {
             path,
             device: (major, minor),
@@ -106,7 +132,13 @@ fn mounts() -> HashMap<Device, String> {
     mounts
 }
 
-fn backing_files() -> HashSet<Inode> {
+/// The type of the file system with this number; empty if none is mounted here.
+#[must_use]
+pub fn file_system_of(device: Device) -> String {
+    mounts().remove(&device).unwrap_or_default()
+}
+
+fn backing_files() -> Vec<Inode> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let backing = devices.filter_map(|device| {
         let path = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
@@ -148,7 +180,8 @@ fn boundary_bytes(device: Device) -> Option<u64> {
 
 /// Returns true if a durable write needs a flush: the device's cache is volatile, and no single
 /// write can go past it.
-fn needs_flush(device: Device) -> Option<bool> {
+#[must_use]
+pub fn needs_flush(device: Device) -> Option<bool> {
     let is_volatile = queue_value(device, "write_cache")? == "write back";
     let has_fua = queue_value(device, "fua")? == "1";
     Some(is_volatile && !has_fua)

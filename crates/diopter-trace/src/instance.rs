@@ -3,7 +3,11 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use crate::error::TraceError;
 use crate::event::{self, Need};
@@ -21,10 +25,16 @@ const FILE_BYTES_MAX: usize = 256 << 10;
 /// A removal that meets a reader that is still closing is tried again so often.
 const REMOVE_TRIES_MAX: u32 = 100;
 
+/// Capabilities that a process without root's number needs, by their bits: to mount tracefs where
+/// it is not, and to write to its files.
+const NEEDED: [(u32, &str); 2] = [(21, "CAP_SYS_ADMIN"), (1, "CAP_DAC_OVERRIDE")];
+
 /// An instance; dropping it stops its events and removes it.
 #[derive(Debug)]
 pub struct Instance {
     dir: PathBuf,
+    /// The tracefs that was mounted for it, which ends with it.
+    _mount: Option<OwnedFd>,
 }
 
 impl Instance {
@@ -34,14 +44,16 @@ impl Instance {
     /// [`TraceError::NotRoot`], [`TraceError::LockedDown`], [`TraceError::NoTracefs`],
     /// [`TraceError::NoIomapEvents`], [`TraceError::Tracefs`].
     pub fn create() -> Result<Instance, TraceError> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(TraceError::NotRoot);
-        }
         let read = |path| fs::read_to_string(path).ok();
         if is_locked_down(read(LOCKDOWN).as_deref(), read(COMMAND_LINE).as_deref()) {
             return Err(TraceError::LockedDown);
         }
-        let instances = instances_of(Path::new(TRACEFS))?;
+        let (tracefs, mount) = tracefs()?;
+        let instances = instances_of(&tracefs)?;
+        let is_writable = Access::WRITE_OK | Access::EXEC_OK;
+        if accessat(CWD, &instances, is_writable, AtFlags::EACCESS).is_err() {
+            return Err(TraceError::NotRoot { missing: missing_capabilities() });
+        }
         remove_orphans(&instances);
         let own = std::process::id();
         let start = start_of(own).unwrap_or_default();
@@ -49,7 +61,7 @@ impl Instance {
         for number in 0..u32::MAX {
             let dir = instances.join(format!("{PREFIX}{own}-{start}-{number}"));
             match fs::create_dir(&dir) {
-                Ok(()) => return Ok(Instance { dir }),
+                Ok(()) => return Ok(Instance { dir, _mount: mount }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(source) => {
                     let what = "a trace instance cannot be made";
@@ -139,13 +151,49 @@ impl Drop for Instance {
     }
 }
 
+/// The directory of tracefs. Where none is mounted it is mounted for this process alone: without a
+/// name, so that no other process sees it, and the traced command does not either.
+fn tracefs() -> Result<(PathBuf, Option<OwnedFd>), TraceError> {
+    let usual = Path::new(TRACEFS);
+    if usual.join("instances").is_dir() {
+        return Ok((usual.to_owned(), None));
+    }
+    match mount_tracefs() {
+        Ok(mount) => {
+            let dir = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+            Ok((dir, Some(mount)))
+        }
+        Err(_) if !rustix::process::geteuid().is_root() => {
+            Err(TraceError::NotRoot { missing: missing_capabilities() })
+        }
+        Err(errno) => Err(TraceError::NoTracefs { source: errno.into() }),
+    }
+}
+
+fn mount_tracefs() -> rustix::io::Result<OwnedFd> {
+    let tracefs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&tracefs)?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(&tracefs, FsMountFlags::FSMOUNT_CLOEXEC, flags)
+}
+
+/// The capabilities that this process lacks, as `capabilities(7)` names them.
+fn missing_capabilities() -> String {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let missing = NEEDED.iter().filter(|(bit, _)| mask >> bit & 1 == 0).map(|(_, name)| *name);
+    let missing: Vec<&str> = missing.collect();
+    if missing.is_empty() { "write access to tracefs".to_owned() } else { missing.join(", ") }
+}
+
 /// Where a tracefs has its instances, if it and its kernel have all that is needed: asked before
 /// anything is made, so that nothing has to be removed.
 fn instances_of(tracefs: &Path) -> Result<PathBuf, TraceError> {
     let instances = tracefs.join("instances");
-    if !instances.is_dir() {
-        return Err(TraceError::NoTracefs);
-    }
+    fs::metadata(&instances).map_err(|source| TraceError::NoTracefs { source })?;
     let is_there = |event: &str| tracefs.join("events").join(event).is_dir();
     let mut needed = event::SOURCES.iter().filter(|source| source.need == Need::Must);
     if !needed.all(|source| is_there(source.name)) {
@@ -250,7 +298,7 @@ mod tests {
     #[test]
     fn a_kernel_without_the_events_or_without_tracefs_is_reported_before_anything_is_made() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(instances_of(dir.path()), Err(TraceError::NoTracefs)));
+        assert!(matches!(instances_of(dir.path()), Err(TraceError::NoTracefs { .. })));
         fs::create_dir(dir.path().join("instances")).unwrap();
         let message = instances_of(dir.path()).unwrap_err();
         let release = release();

@@ -1,5 +1,5 @@
-//! A trace of the kernel's work for a command's direct I/O: events of tracefs, joined to requests,
-//! bios and the contexts of their completions.
+//! A trace of the kernel's work for the direct I/O of processes: events of tracefs, joined to
+//! requests, bios and the contexts of their completions.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "not promised to users: a name that says it all has no comment")]
@@ -12,22 +12,35 @@ mod event;
 mod btf;
 mod programs;
 mod instance;
+mod spool;
+mod pipes;
 mod reader;
+mod target;
+mod names;
 mod command;
 pub mod model;
+pub mod phases;
+pub mod document;
+pub mod totals;
 mod files;
 mod bios;
 mod join;
+mod joining;
+mod watch;
 mod record;
-pub mod phases;
-pub mod document;
 pub mod findings;
+pub mod predict;
 pub mod summary;
+pub mod diff;
 pub mod sample;
 pub mod perfetto;
 pub mod html;
 #[cfg(test)]
 mod synthetic;
 
+pub use command::Running;
 pub use error::TraceError;
-pub use record::{RecordOptions, record};
+pub use joining::Interval;
+pub use record::{RecordOptions, Recorded, record, record_watched};
+pub use target::Target;
+pub use watch::Watcher;

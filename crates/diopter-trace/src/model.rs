@@ -14,8 +14,7 @@ pub struct Trace {
     pub elapsed_ns: u64,
     /// The files and devices that were touched; requests say which by index.
     pub files: Vec<TracedFile>,
-    /// The requests, by the time of their begin. At most `limits` of them are kept whole; the
-    /// counters below count all.
+    /// The requests, by the time of their begin: of a long trace the first.
     pub requests: Vec<TracedRequest>,
     /// The bios; requests say which by index.
     pub bios: Vec<TracedBio>,
@@ -29,6 +28,74 @@ pub struct Trace {
     pub kernel_release: String,
     /// The queues of requests that the command made, as they were made.
     pub queues: Vec<TracedQueue>,
+    pub target: TracedTarget,
+    pub ended: Ended,
+    /// For how long events were recorded.
+    pub traced_ns: u64,
+}
+
+/// The processes that were traced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TracedTarget {
+    pub kind: TargetKind,
+    /// The processes that were named, with their names.
+    pub processes: Vec<(u32, String)>,
+    /// The control group that was named.
+    pub cgroup: Option<String>,
+}
+
+/// How the traced processes were named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TargetKind {
+    /// By a command that was started.
+    #[default]
+    Command,
+    Processes,
+    Cgroup,
+    All,
+}
+
+/// Why a trace ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ended {
+    /// Its processes did.
+    #[default]
+    Exited,
+    /// Its time was up.
+    Duration,
+    /// A signal asked for it.
+    Signal,
+    /// The user asked for it.
+    Key,
+    /// The control group was removed.
+    CgroupRemoved,
+}
+
+impl TargetKind {
+    /// Returns its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            TargetKind::Command => "command",
+            TargetKind::Processes => "processes",
+            TargetKind::Cgroup => "cgroup",
+            TargetKind::All => "all",
+        }
+    }
+}
+
+impl Ended {
+    /// Returns its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Ended::Exited => "exited",
+            Ended::Duration => "duration",
+            Ended::Signal => "signal",
+            Ended::Key => "key",
+            Ended::CgroupRemoved => "cgroup-removed",
+        }
+    }
 }
 
 /// A queue that a command made: a context of Linux AIO, or a submission ring.

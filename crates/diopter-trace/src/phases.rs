@@ -1,7 +1,7 @@
 //! Where the time of one request went: five phases, one after the other, whose sum is its total.
 //! Nothing here knows about more than one request.
 
-use crate::model::{Trace, TracedRequest};
+use crate::model::{Context, Door, Trace, TracedBio, TracedRequest};
 
 /// The phases' names, in the order in which a request goes through them.
 pub const PHASE_NAMES: [&str; 5] = ["submit", "queue", "device", "detour", "wake"];
@@ -16,7 +16,8 @@ pub struct Phases {
     /// Until the device was done with the last bio. With the queue if no event showed when the
     /// driver got the bios.
     pub device: Option<u64>,
-    /// Until its completion ran: the way to a worker, if it took one.
+    /// Until its completion ran: the way to a worker, if it took one. 0 where the thread that
+    /// waits in the kernel completes the request itself.
     pub detour: Option<u64>,
     /// Until the waiting thread had it.
     pub wake: Option<u64>,
@@ -28,13 +29,32 @@ impl Phases {
     /// Returns the phases of one request of `trace`.
     #[must_use]
     pub fn of(trace: &Trace, request: &TracedRequest) -> Phases {
+        let bios: Option<Vec<&TracedBio>> =
+            request.bios.iter().map(|bio| trace.bios.get(*bio)).collect();
+        let issued = bios.and_then(|bios| last_issued(bios.into_iter()));
+        Phases::with_last_issued(request, issued)
+    }
+
+    /// Returns the phases of a request with these bios.
+    #[must_use]
+    pub fn with_bios<'a>(
+        request: &TracedRequest,
+        bios: impl Iterator<Item = &'a TracedBio>,
+    ) -> Phases {
+        Phases::with_last_issued(request, last_issued(bios))
+    }
+
+    fn with_last_issued(request: &TracedRequest, issued: Option<u64>) -> Phases {
         let times = &request.times;
         let begin = Some(times.begin);
         let submitted = later(times.submitted, begin);
-        let issued = later(last_issued(trace, request), submitted);
+        let issued = later(issued, submitted);
         let device_done = later(times.device_done, later(issued, submitted).or(submitted));
         let completed = later(times.completed, device_done.or(submitted).or(begin));
         let woken = later(times.woken, completed.or(begin));
+        // The waiting thread itself runs the completion: what came before is its wake-up.
+        let is_waited_for = request.door == Door::Syscall && request.context == Some(Context::Task);
+        let completed = if is_waited_for { device_done.or(completed) } else { completed };
         Phases {
             submit: between(begin, submitted),
             queue: between(submitted, issued),
@@ -60,10 +80,9 @@ pub fn end_of(request: &TracedRequest) -> Option<u64> {
     Some(end.max(request.times.begin))
 }
 
-/// When the driver had the last of its bios; `None` unless that was seen of each.
-fn last_issued(trace: &Trace, request: &TracedRequest) -> Option<u64> {
-    let issued: Option<Vec<u64>> =
-        request.bios.iter().map(|bio| trace.bios.get(*bio)?.issued).collect();
+/// When the driver had the last of these bios; `None` unless that was seen of each.
+fn last_issued<'a>(bios: impl Iterator<Item = &'a TracedBio>) -> Option<u64> {
+    let issued: Option<Vec<u64>> = bios.map(|bio| bio.issued).collect();
     issued?.into_iter().max()
 }
 
@@ -74,23 +93,6 @@ fn later(time: Option<u64>, floor: Option<u64>) -> Option<u64> {
 
 fn between(from: Option<u64>, to: Option<u64>) -> Option<u64> {
     Some(to?.saturating_sub(from?))
-}
-
-/// Most of these requests that were in flight at once.
-pub fn in_flight_max<'a>(requests: impl Iterator<Item = &'a TracedRequest>) -> u64 {
-    let mut edges: Vec<(u64, bool)> = requests
-        .filter_map(|request| Some((request.times.begin, end_of(request)?)))
-        .flat_map(|(begin, end)| [(begin, true), (end, false)])
-        .collect();
-    // An end comes before a begin at the same time: one request made room for the other.
-    edges.sort_unstable();
-    let mut now = 0_u64;
-    let mut most = 0;
-    for (_, is_begin) in edges {
-        now = if is_begin { now + 1 } else { now.saturating_sub(1) };
-        most = most.max(now);
-    }
-    most
 }
 
 #[cfg(test)]
@@ -121,6 +123,17 @@ mod tests {
         let phases = phases_of(|times| times.woken = None);
         assert_eq!(phases.wake, None);
         assert_eq!(phases.total.unwrap(), phases.in_order().into_iter().flatten().sum::<u64>());
+    }
+
+    #[test]
+    fn a_thread_that_waits_in_the_kernel_is_woken_and_takes_no_detour() {
+        let mut trace = Job::default().trace();
+        let deferred = Phases::of(&trace, &trace.requests[0]);
+        assert_eq!((deferred.detour, deferred.wake), (Some(2_000), Some(1_000)));
+        (trace.requests[0].door, trace.requests[0].context) = (Door::Syscall, Some(Context::Task));
+        let waited_for = Phases::of(&trace, &trace.requests[0]);
+        assert_eq!((waited_for.detour, waited_for.wake), (Some(0), Some(3_000)));
+        assert_eq!(waited_for.total, deferred.total);
     }
 
     #[test]

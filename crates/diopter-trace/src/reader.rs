@@ -1,79 +1,15 @@
-//! From the kernel's per-CPU pipes into a private file while the command runs, and from that
-//! file back as one stream of events in the order of their times. Memory is bounded: what is
-//! recorded lies in an unlinked file.
+//! From the pages of the spool to one stream of events in the order of their times.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use crate::error::TraceError;
 use crate::event::{self, Event, Source};
 use crate::format::{EventFormat, Field, Record, number};
 use crate::instance::Instance;
 use crate::page::PageShape;
-use crate::programs::{self, Programs, RECORD_BYTES};
-
-/// How long the pipes are left alone when they were empty.
-const PAUSE: Duration = Duration::from_millis(10);
-/// The pace is looked at this often.
-const PACE_TIME: Duration = Duration::from_millis(50);
-/// Bytes of events a second from which on wakeups are not recorded: some 30 000 requests.
-const PACE_BYTES_MAX: u64 = 12 << 20;
-/// The reader's niceness: before everything that is not of real time.
-const PRIORITY: i32 = -20;
-/// So many pages in one round mean that there are more.
-const PAGES_BEHIND: u32 = 64;
-/// Pages that are read from one CPU before the next has its turn.
-const PAGES_IN_TURN_MAX: u32 = 4096;
-
-/// The pipes of an instance, and the file that what comes out of them goes to.
-#[derive(Debug)]
-pub struct Pipes {
-    pipes: Vec<File>,
-    page_size: usize,
-    shape: PageShape,
-    programs: Option<Programs>,
-    /// Switches of the events that are left off when there are too many.
-    wakes: Vec<PathBuf>,
-    pace: Pace,
-    /// Records of programs on their way to the spool.
-    records: Vec<u8>,
-    spool: Spool,
-}
-
-/// How fast the spool grows.
-#[derive(Debug)]
-struct Pace {
-    since: Instant,
-    end: u64,
-}
-
-/// The recorded pages, by CPU.
-#[derive(Debug)]
-pub struct Spool {
-    file: File,
-    /// For each CPU, and then for programs, where its pages lie, in order.
-    pages: Vec<Vec<Place>>,
-    /// True if events of wakeups were left off at some time.
-    is_without_wakes: bool,
-    /// Records that programs lost.
-    lost: u64,
-    end: u64,
-    bytes_max: u64,
-    /// Pages that had no place any more.
-    is_full: bool,
-}
-
-/// Where a page lies in the spool.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    start: u64,
-    length: usize,
-}
+use crate::programs::{self, RECORD_BYTES};
+use crate::spool::Spool;
 
 /// The meaning of records, by their numbers.
 pub struct Decoder {
@@ -83,183 +19,17 @@ pub struct Decoder {
 }
 
 /// The events of a spool, in the order of their times.
-pub struct Events<'a> {
-    spool: &'a Spool,
-    decoder: &'a Decoder,
+pub struct Events {
+    spool: Arc<Spool>,
+    decoder: Decoder,
     lanes: Vec<Lane>,
+    /// For each lane, the time up to which it is known to have no more.
+    empty_until: Vec<u64>,
+    page: Vec<u8>,
 }
 
-/// One CPU's share: its current page, decoded.
-#[derive(Default)]
-struct Lane {
-    next_page: usize,
-    /// The page's events, the next one last.
-    events: Vec<Event>,
-}
-
-impl Pipes {
-    /// Opens the pipes of every CPU.
-    ///
-    /// # Errors
-    /// [`TraceError::Tracefs`], [`TraceError::Machine`] when there is no room for the spool.
-    pub fn open(
-        instance: &Instance,
-        programs: Option<Programs>,
-        bytes_max: u64,
-    ) -> Result<Pipes, TraceError> {
-        let cpus = instance.cpus()?;
-        let mut pipes = Vec::with_capacity(cpus.len());
-        for cpu in cpus {
-            let path = instance.path(&format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
-            let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-            let pipe = File::options().read(true).custom_flags(flags).open(&path);
-            let what = "a trace pipe cannot be opened";
-            pipes.push(pipe.map_err(|source| TraceError::Tracefs { what, path, source })?);
-        }
-        let page_size = page_size(instance)?;
-        let shape = PageShape::parse(&instance.get("events/header_page")?)?;
-        let what = "a file for the trace cannot be made in TMPDIR";
-        let file = tempfile::tempfile().map_err(|source| TraceError::Machine { what, source })?;
-        let pages = vec![Vec::new(); pipes.len() + 1];
-        let spool = Spool {
-            file,
-            pages,
-            is_without_wakes: false,
-            lost: 0,
-            end: 0,
-            bytes_max,
-            is_full: false,
-        };
-        let wakes = event::WAKES.iter().filter(|name| instance.has_event(name));
-        let wakes = wakes.map(|name| instance.path(&format!("events/{name}/enable"))).collect();
-        let pace = Pace { since: Instant::now(), end: 0 };
-        Ok(Pipes { pipes, page_size, shape, programs, wakes, pace, records: Vec::new(), spool })
-    }
-
-    /// Reads until it is asked to stop, and then until the pipes are empty.
-    ///
-    /// # Errors
-    /// [`TraceError::Machine`] when a pipe cannot be read or the spool not be written.
-    pub fn record(mut self, stop: &Receiver<()>) -> Result<Spool, TraceError> {
-        // On a busy machine a late reader loses events. Without the privilege, it may.
-        rustix::process::setpriority_process(Some(rustix::thread::gettid()), PRIORITY).ok();
-        let mut page = vec![0; self.page_size];
-        let mut is_last = false;
-        loop {
-            let mut read = 0;
-            for cpu in 0..self.pipes.len() {
-                read += self.turn(cpu, &mut page)?;
-            }
-            self.take_records()?;
-            self.slow_down();
-            match (is_last, read) {
-                (true, 0) => {
-                    self.spool.lost = self.programs.as_ref().map_or(0, Programs::lost);
-                    return Ok(self.spool);
-                }
-                (true, _) | (false, PAGES_BEHIND..) => continue,
-                (false, _) => {}
-            }
-            is_last = !matches!(stop.recv_timeout(PAUSE), Err(RecvTimeoutError::Timeout));
-        }
-    }
-
-    /// Reads what one CPU has now; returns the number of whole pages.
-    fn turn(&mut self, cpu: usize, page: &mut [u8]) -> Result<u32, TraceError> {
-        let mut whole = 0;
-        for _ in 0..PAGES_IN_TURN_MAX {
-            match (&self.pipes[cpu]).read(page) {
-                Ok(0) => break,
-                Ok(length) => {
-                    let used = self.shape.used(&page[..length])?;
-                    self.spool.push(cpu, &page[..used])?;
-                    whole += 1;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => {
-                    return Err(TraceError::Machine {
-                        what: "a trace pipe cannot be read",
-                        source,
-                    });
-                }
-            }
-        }
-        Ok(whole)
-    }
-}
-
-impl Pipes {
-    /// Leaves off the events of wakeups when there are so many events that the command
-    /// would feel it.
-    fn slow_down(&mut self) {
-        let elapsed = self.pace.since.elapsed();
-        if elapsed < PACE_TIME || self.wakes.is_empty() {
-            return;
-        }
-        let bytes = self.spool.end - self.pace.end;
-        if u128::from(bytes) * 1000 > u128::from(PACE_BYTES_MAX) * elapsed.as_millis() {
-            for switch in self.wakes.drain(..) {
-                // The other events cost time and show more.
-                std::fs::write(switch, "0").ok();
-            }
-            self.spool.is_without_wakes = true;
-        }
-        self.pace = Pace { since: Instant::now(), end: self.spool.end };
-    }
-
-    /// Takes the records of the programs so far, in the order of their times.
-    fn take_records(&mut self) -> Result<(), TraceError> {
-        let Some(programs) = &mut self.programs else { return Ok(()) };
-        self.records.clear();
-        programs.take(&mut self.records);
-        if self.records.is_empty() {
-            return Ok(());
-        }
-        self.spool.push(self.pipes.len(), &self.records)
-    }
-}
-
-impl Spool {
-    /// True if events of wakeups were left off at some time.
-    #[must_use]
-    pub fn is_without_wakes(&self) -> bool {
-        self.is_without_wakes
-    }
-
-    /// Records that programs lost.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.lost
-    }
-
-    /// True if more was recorded than it may hold.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.is_full
-    }
-
-    fn push(&mut self, cpu: usize, page: &[u8]) -> Result<(), TraceError> {
-        let length = u64::try_from(page.len()).expect("a page is small");
-        if self.end + length > self.bytes_max {
-            self.is_full = true;
-            return Ok(());
-        }
-        let what = "the trace cannot be written to its file in TMPDIR";
-        let failed = |source| TraceError::Machine { what, source };
-        self.file.write_all_at(page, self.end).map_err(failed)?;
-        self.pages[cpu].push(Place { start: self.end, length: page.len() });
-        self.end += length;
-        Ok(())
-    }
-
-    /// Its events, as `decoder` reads them.
-    #[must_use]
-    pub fn events<'a>(&'a self, decoder: &'a Decoder) -> Events<'a> {
-        let lanes = self.pages.iter().map(|_| Lane::default()).collect();
-        Events { spool: self, decoder, lanes }
-    }
-}
+/// The current page of a CPU, decoded: the next event last.
+type Lane = Vec<Event>;
 
 impl Decoder {
     /// For the events of [`event::SOURCES`] that `instance` has.
@@ -297,60 +67,54 @@ impl Decoder {
     }
 }
 
-impl Events<'_> {
-    /// The next event; `None` at the end.
+impl Events {
+    #[must_use]
+    pub fn new(spool: Arc<Spool>, decoder: Decoder) -> Events {
+        let lanes: Vec<Lane> = (0..spool.lanes()).map(|_| Lane::new()).collect();
+        let empty_until = vec![0; lanes.len()];
+        Events { spool, decoder, lanes, empty_until, page: Vec::new() }
+    }
+
+    /// The next event before `until`, up to which the spool must be complete; `None` if there is
+    /// none yet.
     ///
     /// # Errors
     /// [`TraceError::Malformed`], [`TraceError::Machine`].
-    pub fn next_event(&mut self) -> Result<Option<Event>, TraceError> {
+    pub fn next_event(&mut self, until: u64) -> Result<Option<Event>, TraceError> {
         let mut earliest: Option<(u64, usize)> = None;
-        for cpu in 0..self.lanes.len() {
-            self.fill(cpu)?;
-            let time = self.lanes[cpu].events.last().map(|event| event.time);
+        for lane in 0..self.lanes.len() {
+            if self.lanes[lane].is_empty() && self.empty_until[lane] < until {
+                self.fill(lane, until)?;
+            }
+            let time = self.lanes[lane].last().map(|event| event.time);
             if let Some(time) = time.filter(|time| earliest.is_none_or(|(least, _)| *time < least))
             {
-                earliest = Some((time, cpu));
+                earliest = Some((time, lane));
             }
         }
-        Ok(earliest.and_then(|(_, cpu)| self.lanes[cpu].events.pop()))
+        let earliest = earliest.filter(|(time, _)| *time < until);
+        Ok(earliest.and_then(|(_, lane)| self.lanes[lane].pop()))
     }
 
-    /// Decodes the CPU's next page when its current one is used up.
-    fn fill(&mut self, cpu: usize) -> Result<(), TraceError> {
-        let lane = &mut self.lanes[cpu];
-        let pages = &self.spool.pages[cpu];
-        while lane.events.is_empty() && lane.next_page < pages.len() {
-            let place = pages[lane.next_page];
-            let mut page = vec![0; place.length];
-            let what = "the trace cannot be read back";
-            let failed = |source| TraceError::Machine { what, source };
-            self.spool.file.read_exact_at(&mut page, place.start).map_err(failed)?;
-            lane.next_page += 1;
-            if cpu + 1 == self.spool.pages.len() {
-                lane.events.extend(page.chunks_exact(RECORD_BYTES).filter_map(programs::event));
-                // CPUs share the ring, and one may be a little late.
-                lane.events.sort_by_key(|event| event.time);
+    /// Decodes the lane's next page.
+    fn fill(&mut self, number: usize, until: u64) -> Result<(), TraceError> {
+        let is_of_programs = number + 1 == self.lanes.len();
+        let lane = &mut self.lanes[number];
+        while lane.is_empty() {
+            if !self.spool.take(number, &mut self.page)? {
+                self.empty_until[number] = until;
+                return Ok(());
+            }
+            if is_of_programs {
+                lane.extend(self.page.chunks_exact(RECORD_BYTES).filter_map(programs::event));
             } else {
-                let mut records = self.decoder.shape.records(&page)?;
+                let mut records = self.decoder.shape.records(&self.page)?;
                 while let Some(record) = records.next_record()? {
-                    lane.events.extend(self.decoder.event(record.time, record.bytes));
+                    lane.extend(self.decoder.event(record.time, record.bytes));
                 }
             }
-            lane.events.reverse();
+            lane.reverse();
         }
         Ok(())
-    }
-}
-
-/// Bytes of what one read of a pipe returns: a sub-buffer of the ring.
-fn page_size(instance: &Instance) -> Result<usize, TraceError> {
-    match instance.get("buffer_subbuf_size_kb") {
-        Ok(text) => {
-            let kib = text.trim().parse::<usize>();
-            let failed = |_| TraceError::Malformed(format!("a sub-buffer of {text} KiB"));
-            Ok(kib.map_err(failed)? * 1024)
-        }
-        // Before 6.8 a sub-buffer is a page of memory.
-        Err(_) => Ok(rustix::param::page_size()),
     }
 }

@@ -5,120 +5,231 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::command::Running;
+use crate::command::{Running, Signals};
 use crate::error::TraceError;
 use crate::event::{self, Device, Need};
-use crate::files::Files;
+use crate::files::{self, Files};
 use crate::instance::{Instance, release};
 use crate::join::Join;
-use crate::model::Trace;
+use crate::joining::Joining;
+use crate::model::{Ended, TargetKind, Trace, TracedTarget};
+use crate::names;
+use crate::pipes::Pipes;
 use crate::programs::Programs;
-use crate::reader::{Decoder, Pipes, Spool};
+use crate::reader::Decoder;
+use crate::spool::SpoolFacts;
 use crate::symbols;
+use crate::target::{Attached, Target};
+use crate::totals::Totals;
+use crate::watch::{Watched, Watcher};
 
 /// KiB of the buffers of all CPUs together.
 const BUFFERS_KIB_MAX: u64 = 512 << 10;
 /// KiB of the buffer of one CPU, at most and at least, unless the caller sets another size.
 const BUFFER_KIB_MAX: u64 = 32 << 10;
 const BUFFER_KIB_MIN: u64 = 4 << 10;
+/// Requests that are kept one by one, unless the caller sets another number: some 250 MiB.
+const REQUESTS_MAX: usize = 500_000;
 
-/// How a command is traced.
+/// The processes that are traced, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordOptions {
-    /// The command and its arguments.
-    pub command: Vec<OsString>,
+    /// The processes.
+    pub target: Target,
+    /// The trace ends after this time; `None` for the end of its processes.
+    pub duration: Option<Duration>,
     /// KiB of the kernel's buffer for each CPU; `None` for what suits the machine.
     pub buffer_kib: Option<u64>,
     /// Files, directories or devices: only what goes on on their devices is recorded, which spares
     /// the buffer on a busy machine. Empty for all devices.
     pub devices: Vec<PathBuf>,
-    /// Bytes of the file that events are kept in while the command runs.
+    /// Bytes of the file that events are kept in until they are joined.
     pub spool_bytes_max: u64,
+    /// Requests that are kept one by one; more are counted.
+    pub requests_max: usize,
+    /// True if the command reads from our standard input.
+    pub has_input: bool,
+}
+
+/// A trace that ended.
+#[derive(Debug)]
+pub struct Recorded {
+    pub trace: Trace,
+    /// The requests that `trace` does not keep.
+    pub beyond: Totals,
+    /// The command, if the trace ended first.
+    pub running: Option<Running>,
 }
 
 impl RecordOptions {
-    /// Options that keep up with some 500 000 requests a second.
+    /// Options that keep up with some 500 000 requests a second, for a command.
     #[must_use]
     pub fn new(command: Vec<OsString>) -> RecordOptions {
-        RecordOptions { command, buffer_kib: None, devices: Vec::new(), spool_bytes_max: 8 << 30 }
+        RecordOptions::of(Target::Command(command))
+    }
+
+    /// The same for any processes.
+    #[must_use]
+    pub fn of(target: Target) -> RecordOptions {
+        RecordOptions {
+            target,
+            duration: None,
+            buffer_kib: None,
+            devices: Vec::new(),
+            spool_bytes_max: 8 << 30,
+            requests_max: REQUESTS_MAX,
+            has_input: true,
+        }
+    }
+
+    fn command(&self) -> &[OsString] {
+        match &self.target {
+            Target::Command(command) => command,
+            _ => &[],
+        }
     }
 }
 
-/// Runs the command, and returns what the kernel did with its direct I/O. `on_child` gets the
-/// command's process once it runs.
+/// Calls a function once the command runs, and watches nothing else.
+struct OnStart<'a>(&'a mut dyn FnMut(u32));
+
+impl Watcher for OnStart<'_> {
+    fn started(&mut self, process: u32) {
+        (self.0)(process);
+    }
+}
+
+/// Traces to the end of the processes, and returns what the kernel did with their direct I/O.
+/// `on_child` gets the command's process once it runs.
 ///
 /// # Errors
 /// [`TraceError`]; none of them leaves tracing on.
 pub fn record(options: &RecordOptions, on_child: &mut dyn FnMut(u32)) -> Result<Trace, TraceError> {
+    let mut recorded = record_watched(options, &mut OnStart(on_child))?;
+    if let Some(running) = recorded.running {
+        recorded.trace.exit_status = running.wait()?;
+    }
+    Ok(recorded.trace)
+}
+
+/// Traces until the processes end, the time is up, or `watcher` or a signal asks for the end.
+///
+/// # Errors
+/// [`TraceError`]; none of them leaves tracing on.
+pub fn record_watched(
+    options: &RecordOptions,
+    watcher: &mut dyn Watcher,
+) -> Result<Recorded, TraceError> {
+    let attached = Attached::find(&options.target)?;
     let instance = Instance::create()?;
     let buffer_kib = match options.buffer_kib {
         Some(kib) => kib,
         None => suitable_kib(instance.cpus()?.len()),
     };
-    let decoder = prepare(&instance, buffer_kib, &devices(&options.devices)?)?;
+    let decoder = prepare(&instance, buffer_kib, options)?;
     let (programs, missing) = Programs::load();
     let has_cached = programs.as_ref().is_some_and(Programs::has_cached);
     let has_raw = programs.as_ref().is_some_and(Programs::has_raw);
     let pipes = Pipes::open(&instance, programs, options.spool_bytes_max)?;
+    let spool = pipes.spool();
     let (stop, stopped) = mpsc::channel();
     let reader = thread::Builder::new().name("dio-trace".to_owned());
     let what = "the thread that reads the trace cannot be started";
     let reader = reader
         .spawn(move || pipes.record(&stopped))
         .map_err(|source| TraceError::Machine { what, source })?;
+    let target = described(&options.target, attached.as_ref());
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     instance.set("tracing_on", "1")?;
-    let ran = Running::start(&options.command).and_then(|running| {
-        let process = running.process();
-        on_child(process);
-        Ok((process, running.wait()?))
+    let since = Instant::now();
+    // Listed once events are recorded: no thread is missed between the two.
+    let scope = attached.as_ref().map(Attached::scope).unwrap_or_default();
+    let join = Join::new(scope, Files::new(options.command()), has_cached);
+    let is_watched = watcher.interval().is_some();
+    let events = (spool.clone(), decoder);
+    let mut joining = Joining::new(join, events, options.requests_max, is_watched);
+    let is_recorded = || !reader.is_finished();
+    let watched = start(options, attached).and_then(|watched| {
+        if let Watched::Command(running) = &watched {
+            joining.join.set_root(running.process());
+            watcher.started(running.process());
+        }
+        let ended = watched.watch(options.duration, &mut joining, watcher, &is_recorded)?;
+        Ok((watched, ended))
     });
     instance.set("tracing_on", "0")?;
+    let traced = since.elapsed();
     drop(stop);
-    let spool = reader.join().expect("the reader returns its errors")?;
-    let (root, (exit_status, paths)) = ran?;
+    let lost = reader.join().expect("the reader returns its errors")?;
+    let (watched, ended) = watched?;
 
-    let mut trace = Trace {
-        command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        exit_status,
-        started_unix_ns: u64::try_from(started.as_nanos()).unwrap_or_default(),
-        lost_events: instance.lost_events()? + spool.lost(),
-        unknown: unknown(&instance, &spool),
-        kernel_release: release(),
-        has_raw,
-        ..Trace::default()
-    };
-    trace.unknown.extend(missing);
+    let lost_events = instance.lost_events()? + lost;
+    let mut unknown = unknown(&instance, spool.facts());
+    unknown.extend(missing);
     drop(instance);
-    let files = Files::new(paths, &options.command);
-    let mut join = Join::new(root, files, has_cached);
-    let mut events = spool.events(&decoder);
-    while let Some(event) = events.next_event()? {
-        join.take(event);
-    }
-    join.finish(&mut trace);
+    let mut collector = joining.finish()?;
+    let trace = &mut collector.trace;
+    unknown.append(&mut trace.unknown);
+    let words = options.command().iter();
+    trace.command = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    trace.started_unix_ns = u64::try_from(started.as_nanos()).unwrap_or_default();
+    trace.traced_ns = u64::try_from(traced.as_nanos()).unwrap_or(u64::MAX);
+    trace.kernel_release = release();
+    (trace.unknown, trace.has_raw) = (unknown, has_raw);
+    (trace.target, trace.ended, trace.lost_events) = (target, ended, lost_events);
     if trace.lost_events > 0 && trace.requests.is_empty() {
-        let lost_events = trace.lost_events;
         return Err(TraceError::BufferTooSmall { lost_events, buffer_kib });
     }
-    Ok(trace)
+    let running = match watched {
+        Watched::Command(running) if ended == Ended::Exited => {
+            trace.exit_status = running.wait()?;
+            None
+        }
+        Watched::Command(running) => Some(running),
+        Watched::Attached(..) => None,
+    };
+    Ok(Recorded { trace: collector.trace, beyond: collector.beyond, running })
+}
+
+/// Starts the command, or catches the signals that end a trace without one.
+fn start(options: &RecordOptions, attached: Option<Attached>) -> Result<Watched, TraceError> {
+    match attached {
+        None => Running::start(options.command(), options.has_input).map(Watched::Command),
+        Some(attached) => Ok(Watched::Attached(attached, Signals::catch()?)),
+    }
+}
+
+fn described(target: &Target, attached: Option<&Attached>) -> TracedTarget {
+    let (kind, cgroup) = match target {
+        Target::Command(_) => (TargetKind::Command, None),
+        Target::Processes(_) => (TargetKind::Processes, None),
+        Target::Cgroup(path) => (TargetKind::Cgroup, Some(path.to_string_lossy().into_owned())),
+        Target::All => (TargetKind::All, None),
+    };
+    let processes = attached.map(Attached::names).unwrap_or_default();
+    TracedTarget { kind, processes, cgroup }
 }
 
 /// Sets the instance: its clock, its buffer, its events. It does not record yet.
 fn prepare(
     instance: &Instance,
     buffer_kib: u64,
-    devices: &[Device],
+    options: &RecordOptions,
 ) -> Result<Decoder, TraceError> {
+    let devices = devices(&options.devices)?;
+    let has_groups = matches!(options.target, Target::Cgroup(_));
     instance.set("tracing_on", "0")?;
     instance.set("trace_clock", "mono")?;
     instance.set("buffer_size_kb", &buffer_kib.to_string())?;
     // What comes first is kept: a request's end without its begin joins nothing.
     instance.set("options/overwrite", "0")?;
     for source in event::SOURCES.iter().filter(|source| instance.has_event(source.name)) {
-        narrow(instance, source.name, devices)?;
+        if source.name == event::CGROUP_MOVE && !has_groups {
+            continue;
+        }
+        narrow(instance, source.name, &devices)?;
         instance.set(&format!("events/{}/enable", source.name), "1")?;
     }
     Decoder::new(instance)
@@ -136,8 +247,8 @@ fn devices(paths: &[PathBuf]) -> Result<Vec<Device>, TraceError> {
     let mut devices = Vec::new();
     for path in paths {
         let failed = |source| TraceError::Path { path: path.clone(), source };
-        let device = super::command::device_of(path).map_err(failed)?;
-        devices.extend([device, super::files::whole_disk(device)]);
+        let device = names::device_of(path).map_err(failed)?;
+        devices.extend([device, files::whole_disk(device)]);
     }
     devices.sort_unstable();
     devices.dedup();
@@ -163,18 +274,18 @@ fn narrow(instance: &Instance, event: &str, devices: &[Device]) -> Result<(), Tr
 }
 
 /// Returns the facts that this kernel and this run cannot show.
-fn unknown(instance: &Instance, spool: &Spool) -> Vec<String> {
+fn unknown(instance: &Instance, spool: SpoolFacts) -> Vec<String> {
     let mut unknown = Vec::new();
     for source in event::SOURCES.iter().filter(|source| !instance.has_event(source.name)) {
         if let Need::Shows(what) = source.need {
             unknown.push(format!("{what}: this kernel has no event {}", source.name));
         }
     }
-    if spool.is_without_wakes() {
+    if spool.is_without_wakes {
         unknown
             .push("when waiters woke, while there were too many requests to record it".to_owned());
     }
-    if spool.is_full() {
+    if spool.is_full {
         unknown.push("what came after the trace's file was full: trace a shorter run".to_owned());
     }
     unknown

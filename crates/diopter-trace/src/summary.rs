@@ -1,31 +1,32 @@
-//! From a joined trace to its document: counts, percentiles, and the findings. A pure function;
-//! nothing here renders.
+//! The document of a trace: counts, percentiles, files, and the findings.
 
 use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
-
-use crate::document::{
-    Completions, Doors, FileSummary, PhaseLatencies, PhaseLatency, SCHEMA, Sizes, Spread, Summary,
-};
+use crate::document::{FileSummary, ProcessSummary, SCHEMA, Sizes, Spread, Summary, TargetSummary};
 use crate::findings;
-use crate::model::{Context, Door, Trace, TracedOp, TracedRequest};
-use crate::phases::{Phases, end_of, in_flight_max};
+use crate::model::Trace;
+use crate::phases::Phases;
+use crate::totals::{FileTotals, Recorder, Totals, in_flight_max, ratio};
 
-/// Longer times than this (an hour) are counted as this long.
-const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
-/// Digits of a percentile that hold.
-const DIGITS: u8 = 3;
+pub use crate::totals::bytes_moved;
+
 /// Distinct sizes of bios that are counted one by one; of more, powers of two.
 const SIZES_MAX: usize = 64;
 
+/// Returns the document of a trace whose requests are all kept.
 #[must_use]
 pub fn summary(trace: &Trace) -> Summary {
-    let mut latencies = Recorders::new();
+    summary_of(trace, &Totals::default())
+}
+
+/// Returns the document of a trace; `beyond` counts the requests that it does not keep.
+#[must_use]
+pub fn summary_of(trace: &Trace, beyond: &Totals) -> Summary {
+    let mut totals = beyond.clone();
     for request in &trace.requests {
-        latencies.record(&Phases::of(trace, request));
+        let bios = request.bios.iter().filter_map(|bio| trace.bios.get(*bio));
+        totals.add(request, bios, &Phases::of(trace, request));
     }
-    let counts: Vec<u64> = trace.requests.iter().map(|request| count(request.bios.len())).collect();
     Summary {
         schema: SCHEMA.to_owned(),
         made_by: format!("dio {}", env!("CARGO_PKG_VERSION")),
@@ -34,49 +35,64 @@ pub fn summary(trace: &Trace) -> Summary {
         kernel_release: trace.kernel_release.clone(),
         started_unix_ns: trace.started_unix_ns,
         elapsed_ns: trace.elapsed_ns,
-        requests: count(trace.requests.len()),
-        bytes: trace.requests.iter().map(bytes_moved).sum(),
-        bios: counts.iter().sum(),
-        bios_bytes: trace.bios.iter().map(|bio| bio.bytes).sum(),
-        bios_per_request: spread(&counts),
-        bio_bytes: sizes(trace),
-        completions: completions(trace.requests.iter()),
-        doors: doors(trace),
-        in_flight_max: in_flight_max(trace.requests.iter()),
-        by_file: by_file(trace),
-        latency_ns: latencies.latencies(),
+        requests: totals.requests,
+        bytes: totals.bytes,
+        bios: totals.bios,
+        bios_bytes: totals.bios_bytes,
+        bios_per_request: Spread {
+            min: totals.bios_min,
+            mean: ratio(totals.bios, totals.requests),
+            max: totals.bios_max,
+        },
+        bio_bytes: sizes(totals.sizes),
+        completions: totals.completions,
+        doors: totals.doors,
+        in_flight_max: totals.in_flight_max.max(in_flight_max(trace.requests.iter())),
+        by_file: by_file(trace, beyond),
+        latency_ns: totals.latencies.latencies(),
         lost_events: trace.lost_events,
         unknown: trace.unknown.clone(),
         findings: findings::findings(trace),
         raw_devices_are_known: trace.has_raw,
+        target: target(trace),
+        ended: trace.ended.name().to_owned(),
+        traced_ns: trace.traced_ns,
+        device_requests: totals.device_requests,
+        reads_at_end: totals.reads_at_end,
+        buffered: totals.buffered,
+        split: totals.split,
+        requests_examined: count(trace.requests.len()),
+        predictions: Vec::new(),
     }
 }
 
-/// Bytes that a request moved: none of one that failed, all of one whose end no event showed.
+/// Returns the command or the processes in one line.
 #[must_use]
-pub fn bytes_moved(request: &TracedRequest) -> u64 {
-    request.result.map_or(request.length, |result| u64::try_from(result).unwrap_or(0))
-}
-
-/// Returns true if no event showed how or when a request ended.
-fn is_unfinished(request: &TracedRequest) -> bool {
-    request.result.is_none() && end_of(request).is_none()
-}
-
-fn spread(counts: &[u64]) -> Spread {
-    let sum: u64 = counts.iter().sum();
-    Spread {
-        min: counts.iter().copied().min().unwrap_or(0),
-        mean: ratio(sum, count(counts.len())),
-        max: counts.iter().copied().max().unwrap_or(0),
+pub fn title(document: &Summary) -> String {
+    let target = &document.target;
+    let named = |process: &ProcessSummary| format!("{} ({})", process.process, process.name);
+    let processes: Vec<String> = target.processes.iter().map(named).collect();
+    match (target.kind.as_str(), &target.cgroup) {
+        ("processes", _) if processes.len() == 1 => format!("process {}", processes[0]),
+        ("processes", _) => format!("processes {}", processes.join(", ")),
+        ("cgroup", Some(path)) => format!("control group {path}"),
+        ("all", _) => "all processes".to_owned(),
+        _ => document.command.join(" "),
     }
 }
 
-fn sizes(trace: &Trace) -> Sizes {
-    let mut exact: BTreeMap<u64, u64> = BTreeMap::new();
-    for bio in &trace.bios {
-        *exact.entry(bio.bytes).or_default() += 1;
+fn target(trace: &Trace) -> TargetSummary {
+    let processes = trace.target.processes.iter();
+    TargetSummary {
+        kind: trace.target.kind.name().to_owned(),
+        processes: processes
+            .map(|(number, name)| ProcessSummary { process: *number, name: name.clone() })
+            .collect(),
+        cgroup: trace.target.cgroup.clone(),
     }
+}
+
+fn sizes(exact: BTreeMap<u64, u64>) -> Sizes {
     if exact.len() <= SIZES_MAX {
         return Sizes { histogram: exact.into_iter().collect() };
     }
@@ -88,141 +104,54 @@ fn sizes(trace: &Trace) -> Sizes {
     Sizes { histogram: ranges.into_iter().collect() }
 }
 
-fn completions<'a>(requests: impl Iterator<Item = &'a TracedRequest>) -> Completions {
-    let mut counts = Completions::default();
-    for request in requests {
-        *match request.context {
-            Some(Context::HardIrq) => &mut counts.hardirq,
-            Some(Context::SoftIrq) => &mut counts.softirq,
-            Some(Context::Kworker) => &mut counts.kworker,
-            Some(Context::Task) => &mut counts.task,
-            Some(Context::Poller) => &mut counts.poller,
-            None => &mut counts.unknown,
-        } += 1;
-    }
-    counts
-}
-
-fn doors(trace: &Trace) -> Doors {
-    let mut counts = Doors::default();
-    for request in &trace.requests {
-        *match request.door {
-            Door::Syscall => &mut counts.syscall,
-            Door::Aio => &mut counts.aio,
-            Door::Uring => &mut counts.uring,
-            Door::Unknown => &mut counts.unknown,
-        } += 1;
-    }
-    counts
-}
-
-fn by_file(trace: &Trace) -> Vec<FileSummary> {
-    let mut requests: Vec<Vec<&TracedRequest>> = vec![Vec::new(); trace.files.len()];
-    for request in &trace.requests {
-        if let Some(of_file) = requests.get_mut(request.file) {
-            of_file.push(request);
+fn by_file(trace: &Trace, beyond: &Totals) -> Vec<FileSummary> {
+    let mut kept: Vec<Vec<usize>> = vec![Vec::new(); trace.files.len()];
+    for (at, request) in trace.requests.iter().enumerate() {
+        if let Some(of_file) = kept.get_mut(request.file) {
+            of_file.push(at);
         }
     }
-    let files = trace.files.iter().zip(requests).filter(|(_, requests)| !requests.is_empty());
-    let mut reported: Vec<FileSummary> = files
-        .map(|(file, requests)| {
-            let mut total = Recorder::new();
-            for request in &requests {
-                total.record(Phases::of(trace, request).total);
+    let mut reported = Vec::new();
+    for (number, (file, kept)) in trace.files.iter().zip(kept).enumerate() {
+        let mut totals = beyond
+            .files
+            .get(&number)
+            .cloned()
+            .unwrap_or(FileTotals { total: Some(Recorder::small()), ..FileTotals::default() });
+        for at in kept {
+            totals.add(&trace.requests[at]);
+            if let Some(total) = &mut totals.total {
+                total.record(Phases::of(trace, &trace.requests[at]).total);
             }
-            let reads = requests.iter().filter(|request| request.op == TracedOp::Read).count();
-            FileSummary {
-                path: file.path.clone(),
-                file_system: file.file_system.clone(),
-                device: format!("{}:{}", file.device.0, file.device.1),
-                requests: count(requests.len()),
-                reads: count(reads),
-                writes: count(requests.len() - reads),
-                bytes: requests.iter().map(|request| bytes_moved(request)).sum(),
-                bios: requests.iter().map(|request| count(request.bios.len())).sum(),
-                completions: completions(requests.iter().copied()),
-                unfinished: count(requests.iter().filter(|one| is_unfinished(one)).count()),
-                total_ns: total.latency(),
-            }
-        })
-        .collect();
+        }
+        if totals.requests > 0 {
+            let device = format!("{}:{}", file.device.0, file.device.1);
+            let (path, file_system) = (file.path.clone(), file.file_system.clone());
+            reported.push(FileSummary {
+                path,
+                file_system,
+                device,
+                requests: totals.requests,
+                reads: totals.reads,
+                writes: totals.requests - totals.reads,
+                bytes: totals.bytes,
+                bios: totals.bios,
+                completions: totals.completions,
+                unfinished: totals.unfinished,
+                total_ns: totals.total.as_ref().and_then(Recorder::latency),
+                reads_at_end: totals.reads_at_end,
+                buffered: totals.buffered,
+            });
+        }
+    }
     // Stable: files with as many requests stay in the order in which they were touched.
     reported.sort_by_key(|file| std::cmp::Reverse(file.requests));
     reported
 }
 
-/// The times of many requests in one phase.
-struct Recorder {
-    histogram: Histogram<u64>,
-    sum: u64,
-}
-
-impl Recorder {
-    fn new() -> Recorder {
-        let histogram = Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS);
-        Recorder { histogram: histogram.expect("bounds and digits are valid"), sum: 0 }
-    }
-
-    fn record(&mut self, time: Option<u64>) {
-        if let Some(time) = time {
-            self.histogram.saturating_record(time.min(LATENCY_NS_MAX));
-            self.sum = self.sum.saturating_add(time);
-        }
-    }
-
-    fn latency(&self) -> Option<PhaseLatency> {
-        let count = self.histogram.len();
-        if count == 0 {
-            return None;
-        }
-        let at = |quantile| self.histogram.value_at_quantile(quantile).min(self.histogram.max());
-        Some(PhaseLatency {
-            count,
-            mean: ratio(self.sum, count),
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p99_9: at(0.999),
-            max: self.histogram.max(),
-            sum: self.sum,
-        })
-    }
-}
-
-/// The phases in their order, and the total.
-struct Recorders([Recorder; 6]);
-
-impl Recorders {
-    fn new() -> Recorders {
-        Recorders(std::array::from_fn(|_| Recorder::new()))
-    }
-
-    fn record(&mut self, phases: &Phases) {
-        let times = phases.in_order().into_iter().chain([phases.total]);
-        for (recorder, time) in self.0.iter_mut().zip(times) {
-            recorder.record(time);
-        }
-    }
-
-    fn latencies(&self) -> PhaseLatencies {
-        let [submit, queue, device, detour, wake, total] = self.0.each_ref().map(Recorder::latency);
-        PhaseLatencies { submit, queue, device, detour, wake, total }
-    }
-}
-
 /// A length as a count of the document.
 fn count(length: usize) -> u64 {
     u64::try_from(length).expect("a length fits 64 bits")
-}
-
-/// A quotient, exact to 9 digits.
-fn ratio(part: u64, whole: u64) -> f64 {
-    let Some(billionths) = (u128::from(part) * 1_000_000_000).checked_div(whole.into()) else {
-        return 0.0;
-    };
-    let (whole, rest) = (billionths / 1_000_000_000, billionths % 1_000_000_000);
-    let exact = |n: u128| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
-    exact(whole) + exact(rest) / 1e9
 }
 
 #[cfg(test)]

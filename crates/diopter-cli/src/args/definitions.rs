@@ -233,7 +233,8 @@ pub struct CpArgs {
 ///
 /// The request passes the same router and the same builder as a real one. Prints which bytes are
 /// direct, bounced or buffered and why, the bios and what ended each, how often the submitter
-/// waits, and where the completion runs. Nothing is read or written.
+/// waits, and where the completion runs; then what the kernel does with it. Nothing is read or
+/// written.
 #[derive(Debug, Args)]
 #[command(after_long_help = ABOUT_SIZES)]
 pub struct ExplainArgs {
@@ -276,6 +277,9 @@ pub struct ExplainArgs {
     /// Address of the memory; only its offset from the alignment matters
     #[arg(long, value_name = "ADDRESS", default_value = "0", value_parser = size::parse)]
     pub address: u64,
+    /// Report what this kernel would do with the request, such as 6.1 [default: the running one]
+    #[arg(long, value_name = "VERSION", value_parser = values::kernel)]
+    pub kernel: Option<String>,
     /// Print one JSON document (docs/schema/explain.json) on standard output
     #[arg(long)]
     pub json: bool,

@@ -159,6 +159,8 @@ pub enum Document {
     LabKernels,
     /// Printed by `dio trace --json`
     Trace,
+    /// Printed by `dio trace --diff --json`
+    TraceDiff,
     /// Printed by `dio lab bisect --json`
     LabBisect,
     /// Written by `dio run --json-out`
@@ -244,6 +246,16 @@ pub fn read_write() -> impl TypedValueParser<Value = ReadWrite> {
 pub fn time(text: &str) -> Result<u64, String> {
     units::nanoseconds(text)
         .ok_or_else(|| format!("invalid duration `{text}`; write 2, 500ms, 100us or 1m"))
+}
+
+/// Parses a kernel's version: two numbers, and whatever follows them in a release.
+///
+/// # Errors
+/// Anything else.
+pub fn kernel(text: &str) -> Result<String, String> {
+    let version = diopter_trace::predict::version_of(text);
+    let wrong = || format!("invalid kernel version `{text}`; write 6.1, or a release of uname -r");
+    version.map(|_| text.to_owned()).ok_or_else(wrong)
 }
 
 /// Parses `fio:ENGINE`, and returns the engine.

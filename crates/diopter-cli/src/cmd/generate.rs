@@ -97,6 +97,7 @@ pub fn schema(document: Document) -> u8 {
         Document::LabBisect => cmd::lab::bisect_schema(),
         Document::LabKernels => cmd::lab::kernels_schema(),
         Document::Trace => cmd::trace::json_schema(),
+        Document::TraceDiff => cmd::trace::diff_schema(),
         Document::Run => cmd::run::json_schema(),
     };
     output::print_document(&schema, DONE)

@@ -37,7 +37,7 @@ const COMMANDS: [&str; 25] = [
 ];
 
 /// Every document that has a schema.
-const SCHEMAS: [&str; 11] = [
+const SCHEMAS: [&str; 12] = [
     "bench",
     "compare",
     "cp",
@@ -49,6 +49,7 @@ const SCHEMAS: [&str; 11] = [
     "lab-kernels",
     "lab-bisect",
     "trace",
+    "trace-diff",
 ];
 
 /// A golden file, by its path from this crate.

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use diopter::probe::known;
+use diopter::probe::{Kernel, known};
 
 use super::{PER_MILLE_COSTLY, PER_MILLE_REST, Shown, median, shown, time_text};
 use crate::document::{Finding, Severity};
@@ -108,7 +108,7 @@ fn finding(trace: &Trace, reason: Reason) -> Option<Finding> {
         shown.requests.iter().filter_map(|at| Phases::of(trace, &trace.requests[*at]).detour);
     let detour = median(detours.collect());
     let seen = format!(
-        "{} completed in a kworker; the way there took {} in the middle",
+        "{} completed in a kworker; the median delay was {}",
         shown.share("requests"),
         time_text(detour)
     );
@@ -138,17 +138,11 @@ fn reason_of(trace: &Trace, request: &TracedRequest) -> Option<Reason> {
         TracedRequest { is_dsync: true, .. } if file?.needs_flush != Some(false) => Reason::Flush,
         TracedRequest { has_cached_pages: Some(true), .. } => Reason::CachedPages,
         _ => {
-            let version = version_of(&trace.kernel_release);
+            let version = Kernel { release: trace.kernel_release.clone() }.version();
             let file_system = file.map_or("", |file| &file.file_system);
             let is_kernel =
                 version.is_some_and(|version| known::defers_every_write(file_system, version));
             if is_kernel { Reason::Kernel } else { Reason::Unknown }
         }
     })
-}
-
-/// Major and minor number of a kernel's release.
-fn version_of(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Shown, count};
 use crate::document::{Finding, Severity};
 use crate::model::{Context, Door, Trace, TracedRequest};
-use crate::phases::in_flight_max;
+use crate::totals::in_flight_max;
 
 /// Requests of a thread below which nothing is said: the queue was hardly used.
 const REQUESTS_MIN: u64 = 32;

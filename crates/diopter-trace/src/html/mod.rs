@@ -23,7 +23,7 @@ const SEED: u64 = 1;
 pub fn page(trace: &Trace, summary: &Summary) -> String {
     let sample = Sample::of(trace, summary, SEED);
     let data = data::of(trace, &sample);
-    let title = format!("dio trace: {}", summary.command.join(" "));
+    let title = format!("dio trace: {}", crate::summary::title(summary));
     let body = html! {
         main {
             (parts::head(summary))

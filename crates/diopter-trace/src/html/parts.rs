@@ -19,7 +19,7 @@ pub fn head(summary: &Summary) -> Markup {
     html! {
         header.top {
             p.quiet { "What the kernel did with the direct I/O of" }
-            h1 { code { (summary.command.join(" ")) } }
+            h1 { code { (crate::summary::title(summary)) } }
             p.quiet {
                 "Linux " (summary.kernel_release) ", " (summary.made_by)
                 @if summary.exit_status != 0 {

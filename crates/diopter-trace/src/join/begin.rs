@@ -15,6 +15,7 @@ impl Join {
         }
         let (entry, open) = (thread.entry.take(), thread.open.take());
         let (process_name, thread_number) = (thread.name.clone(), event.thread);
+        let process = thread.process;
         if let Some(open) = open {
             self.give_up(open);
         }
@@ -23,6 +24,7 @@ impl Join {
         let mut pending = self.pending(event, begin);
         pending.request.thread = thread_number;
         pending.request.thread_name = process_name;
+        pending.process = process;
         pending.entry = entry;
         if let Some(attempt) = attempt {
             let attempt = &self.requests[attempt];
@@ -80,6 +82,7 @@ impl Join {
         };
         Pending {
             request,
+            process: 0,
             inode: begin.inode,
             bios_left: 0,
             entry: None,

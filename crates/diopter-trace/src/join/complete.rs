@@ -59,9 +59,8 @@ impl Join {
 
     /// A request has its result: what only waits for that is recorded, and the rest forgets it.
     pub(super) fn end(&mut self, event: &Event, number: usize, context: Context, result: i64) {
-        let process = self.threads.get(&self.requests[number].request.thread);
-        let process = process.map(|thread| thread.process).unwrap_or_default();
         let pending = &mut self.requests[number];
+        let process = pending.process;
         let key = (pending.inode, pending.request.offset);
         pending.is_complete = true;
         let request = &mut pending.request;

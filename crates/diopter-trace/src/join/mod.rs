@@ -6,16 +6,19 @@ mod begin;
 mod bio;
 mod complete;
 mod raw;
+mod retire;
 mod ring;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::PathBuf;
 
 use crate::bios::Outstanding;
 use crate::event::{Event, Inode, Sectors, What};
 use crate::files::Files;
-use crate::model::{Context, Door, Trace, TracedBio, TracedOp, TracedQueue, TracedRequest};
+use crate::model::{Door, TracedBio, TracedQueue, TracedRequest};
+use crate::target::{Member, Scope};
 
 /// Bytes of a sector.
 const SECTOR: u64 = 512;
@@ -23,10 +26,18 @@ const SECTOR: u64 = 512;
 /// Events being joined.
 #[derive(Debug)]
 pub struct Join {
-    root: u32,
+    /// The command's process.
+    root: Option<u32>,
+    /// Threads of the traced control groups that were found while the trace ran, and no event up to
+    /// now has shown.
+    late: HashMap<u32, Member>,
+    /// When they were found.
+    found: VecDeque<(u64, u32)>,
+    /// The traced control groups.
+    cgroups: HashSet<u64>,
     /// True if events report cached pages, so that no event means none.
     has_cached: bool,
-    files: Files,
+    pub files: Files,
     file_numbers: HashMap<Inode, usize>,
     inodes: Vec<Inode>,
     threads: HashMap<u32, Thread>,
@@ -56,6 +67,8 @@ pub struct Join {
     ring_processes: HashSet<u32>,
     /// Threads that wait for a file to be synchronised.
     syncing: HashSet<u32>,
+    /// Requests that were handed over without an event that showed how they ended.
+    unfinished: u64,
     first: Option<u64>,
     last: u64,
 }
@@ -64,6 +77,8 @@ pub struct Join {
 #[derive(Debug)]
 struct Pending {
     request: TracedRequest,
+    /// The process of its thread.
+    process: u32,
     inode: Inode,
     /// Bios that are not done.
     bios_left: u32,
@@ -102,17 +117,19 @@ struct Thread {
 }
 
 impl Join {
-    /// For the process `root` and those that it starts.
+    /// For the threads of `scope` and the processes that they start.
     #[must_use]
-    pub fn new(root: u32, files: Files, has_cached: bool) -> Join {
-        let thread = Thread { process: root, is_member: true, ..Thread::default() };
-        Join {
-            root,
+    pub fn new(scope: Scope, files: Files, has_cached: bool) -> Join {
+        let mut join = Join {
+            root: None,
+            late: HashMap::new(),
+            found: VecDeque::new(),
+            cgroups: scope.cgroups,
             has_cached,
             files,
             file_numbers: HashMap::new(),
             inodes: Vec::new(),
-            threads: HashMap::from([(root, thread)]),
+            threads: HashMap::new(),
             requests: Vec::new(),
             bios: Vec::new(),
             queues: Vec::new(),
@@ -125,16 +142,65 @@ impl Join {
             raw: HashMap::new(),
             punted: HashSet::new(),
             uncompleted: VecDeque::new(),
-            aio_processes: HashSet::new(),
-            ring_processes: HashSet::new(),
+            aio_processes: scope.with_aio,
+            ring_processes: scope.with_rings,
             syncing: HashSet::new(),
+            unfinished: 0,
             first: None,
             last: 0,
+        };
+        for member in scope.members {
+            join.add_member(member);
         }
+        join
+    }
+
+    /// Traces the command whose process this is.
+    pub fn set_root(&mut self, process: u32) {
+        self.root = Some(process);
+        self.add_member(Member { thread: process, process, name: String::new() });
+    }
+
+    /// Takes what was found of the traced threads at this time of the events' clock. An event may
+    /// show when such a thread was started, or moved to its control group; if none does, it counts
+    /// from the time at which it was found.
+    pub fn find_late(&mut self, scope: Scope, time: u64) {
+        self.cgroups.extend(scope.cgroups);
+        for member in scope.members {
+            let is_known = self.threads.get(&member.thread).is_some_and(|known| known.is_member);
+            if !is_known && !self.late.contains_key(&member.thread) {
+                self.found.push_back((time, member.thread));
+                self.late.insert(member.thread, member);
+            }
+        }
+    }
+
+    /// The name of a file by its number.
+    #[must_use]
+    pub fn name_of(&self, number: usize) -> PathBuf {
+        let inode = self.inodes.get(number).copied().unwrap_or_default();
+        PathBuf::from(self.files.name(inode))
+    }
+
+    fn add_found(&mut self, now: u64) {
+        while self.found.front().is_some_and(|(time, _)| *time < now)
+            && let Some((_, thread)) = self.found.pop_front()
+        {
+            if let Some(member) = self.late.remove(&thread) {
+                self.add_member(member);
+            }
+        }
+    }
+
+    fn add_member(&mut self, member: Member) {
+        let Member { thread, process, name } = member;
+        let member = Thread { name, process, is_member: true, ..Thread::default() };
+        self.threads.insert(thread, member);
     }
 
     /// Takes the next event; events come in the order of their times.
     pub fn take(&mut self, mut event: Event) {
+        self.add_found(event.time);
         let first = *self.first.get_or_insert(event.time);
         event.time = event.time.saturating_sub(first);
         self.last = event.time;
@@ -165,7 +231,7 @@ impl Join {
             What::WorkStarted { function, .. } => {
                 self.thread(thread).work = Some((event.time, function));
             }
-            What::WorkQueued(_) => {}
+            What::WorkQueued(_) | What::MovedElsewhere => {}
             What::UringSubmitted(entry) => self.thread(thread).entry = Some(entry),
             What::UringCompleted(entry) => self.entry_completed(&event, entry),
             What::UringPunted(entry) => self.punted(thread, entry),
@@ -181,6 +247,8 @@ impl Join {
                 self.task_made(thread, task, name, is_thread);
             }
             What::TaskNamed { task, name } => self.thread(task).name = name,
+            What::TaskEnded(task) => _ = self.threads.remove(&task),
+            What::Moved { process, cgroup } => self.moved(process, cgroup),
             What::UnwrittenConverted(inode) => self.thread(thread).converted = Some(inode),
             What::Allocated(inode) => {
                 self.with_open(thread, inode, |pending| pending.has_allocated = true);
@@ -202,60 +270,6 @@ impl Join {
         }
     }
 
-    /// Puts what was joined into `trace`.
-    pub fn finish(mut self, trace: &mut Trace) {
-        for number in 0..self.requests.len() {
-            self.end_past_end(number);
-        }
-        let kept = |pending: &Pending| !pending.is_given_up;
-        let unfinished = self.requests.iter().filter(|pending| !pending.is_complete);
-        let unfinished = unfinished.filter(|pending| kept(pending)).count();
-        if unfinished > 0 {
-            trace.unknown.push(format!("how {unfinished} requests ended: no event showed it"));
-        }
-        trace.files = self.inodes.iter().map(|inode| self.files.describe(*inode)).collect();
-        for pending in &mut self.requests {
-            let file = &trace.files[pending.request.file];
-            let is_reported = matches!(file.file_system.as_str(), "ext4" | "xfs");
-            let request = &mut pending.request;
-            if request.door == Door::Unknown {
-                let process = self.threads.get(&request.thread).map(|thread| thread.process);
-                let has_aio = process.is_some_and(|process| self.aio_processes.contains(&process));
-                request.door = if has_aio { Door::Aio } else { Door::Syscall };
-                if !has_aio {
-                    request.context = request.context.map(|_| Context::Task);
-                    request.times.woken = request.times.completed;
-                }
-            }
-            if is_reported && request.is_unwritten.is_none() {
-                request.is_unwritten = Some(false);
-            }
-            if request.op == TracedOp::Read {
-                request.is_extending = request.is_extending.map(|_| false);
-            }
-        }
-        trace.bios = self.kept_bios();
-        trace.requests =
-            self.requests.into_iter().filter(kept).map(|pending| pending.request).collect();
-        trace.queues = self.queues;
-        trace.elapsed_ns = self.last;
-    }
-
-    /// The bios but for those of attempts that were abandoned; requests name them by new numbers.
-    fn kept_bios(&mut self) -> Vec<TracedBio> {
-        let mut kept = Vec::with_capacity(self.bios.len());
-        let mut numbers = Vec::with_capacity(self.bios.len());
-        for (bio, owner) in std::mem::take(&mut self.bios).into_iter().zip(&self.owners) {
-            numbers.push(kept.len());
-            if !self.requests[*owner].is_given_up {
-                kept.push(bio);
-            }
-        }
-        let of_requests = self.requests.iter_mut().flat_map(|pending| &mut pending.request.bios);
-        of_requests.for_each(|bio| *bio = numbers[*bio]);
-        kept
-    }
-
     fn thread(&mut self, thread: u32) -> &mut Thread {
         self.threads.entry(thread).or_default()
     }
@@ -273,14 +287,35 @@ impl Join {
     }
 
     fn task_made(&mut self, maker: u32, task: u32, name: &str, is_thread: bool) {
+        let late = self.late.remove(&task);
         let made_by = self.threads.get(&maker);
-        let is_member = task == self.root || made_by.is_some_and(|maker| maker.is_member);
+        let is_member = Some(task) == self.root
+            || late.is_some()
+            || made_by.is_some_and(|maker| maker.is_member);
         let process = match made_by {
             Some(maker) if is_thread => maker.process,
-            _ => task,
+            _ => late.map_or(task, |member| member.process),
         };
-        let name = name.to_owned();
-        self.threads.insert(task, Thread { name, process, is_member, ..Thread::default() });
+        self.threads.remove(&task);
+        if is_member {
+            self.add_member(Member { thread: task, process, name: name.to_owned() });
+        }
+    }
+
+    /// A process was moved to a control group.
+    fn moved(&mut self, process: u32, cgroup: u64) {
+        let is_member = self.cgroups.contains(&cgroup);
+        if is_member && !self.threads.contains_key(&process) {
+            let member = Member { thread: process, process, name: String::new() };
+            self.add_member(self.late.get(&process).cloned().unwrap_or(member));
+            let others = self.late.extract_if(|_, member| member.process == process);
+            for (_, member) in others.collect::<Vec<_>>() {
+                self.add_member(member);
+            }
+        }
+        for thread in self.threads.values_mut().filter(|thread| thread.process == process) {
+            thread.is_member = is_member;
+        }
     }
 
     /// Takes a request out of those in flight.

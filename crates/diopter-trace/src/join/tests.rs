@@ -3,6 +3,8 @@
 use super::complete::EAGAIN;
 use super::*;
 use crate::event::{Begin, Device, Flow, IOCB_NOWAIT};
+use crate::model::Trace;
+use crate::totals::Collector;
 
 const ROOT: u32 = 10;
 const WORKER: u32 = 11;
@@ -26,7 +28,9 @@ struct Script {
 
 impl Script {
     fn new() -> Script {
-        Script { join: Join::new(ROOT, Files::default(), true), now: 0 }
+        let mut join = Join::new(Scope::default(), Files::default(), true);
+        join.set_root(ROOT);
+        Script { join, now: 0 }
     }
 
     fn at(&mut self, thread: u32, what: What) -> &mut Script {
@@ -75,9 +79,9 @@ impl Script {
     }
 
     fn end(&mut self) -> Trace {
-        let mut trace = Trace::default();
-        std::mem::replace(self, Script::new()).join.finish(&mut trace);
-        trace
+        let mut collector = Collector::default();
+        std::mem::replace(self, Script::new()).join.finish(&mut collector);
+        collector.trace
     }
 }
 

@@ -1,6 +1,8 @@
 //! The document of jobs that never ran, and its names.
 
 use super::*;
+use crate::document::Completions;
+use crate::model::Context;
 use crate::synthetic::Job;
 
 fn summary_of(job: &Job) -> Summary {

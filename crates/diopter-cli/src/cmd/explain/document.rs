@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::device::{self, DeviceExtent};
 use super::image::{self, Image};
+use super::kernel::{self, Kernel};
 use super::planned::Explained;
 use crate::cmd::layout::{self, Layout};
 use crate::output::name_bytes;
@@ -71,6 +72,8 @@ pub struct Explain {
     /// The limit of memory pages in one bio, in the query; 4294967295 for no limit; null for the
     /// policy's own.
     pub bio_vecs_max: Option<u32>,
+    /// The kernel's part; the other keys describe the engine.
+    pub kernel: Kernel,
 }
 
 /// The value of each policy.
@@ -189,6 +192,7 @@ pub fn of(explained: &Explained<'_>) -> Explain {
     let alignment = file.alignment();
     let (device_extents, device_extents_are_cut) = device::extents(explained);
     let (cached_pages, page_size) = device::cached_pages(explained);
+    let kernel = kernel::of(explained, device_extents.as_deref());
     Explain {
         schema: "diopter.explain/1",
         name: args.name.display().to_string(),
@@ -224,6 +228,7 @@ pub fn of(explained: &Explained<'_>) -> Explain {
         layout: layout_of(explained),
         image: image::of(explained.inside.as_ref(), file),
         bio_vecs_max: args.bio_vecs_max,
+        kernel,
     }
 }
 

@@ -6,6 +6,8 @@ mod planned;
 
 mod device;
 
+mod kernel;
+
 mod document;
 
 mod text;

@@ -54,8 +54,12 @@ pub fn of(document: &Explain, look: &Look) -> String {
     entry(&mut text, "route", &format!("{}{why}", ways.join(", ")));
     entry(&mut text, "waits", &waits(document));
     let completion = &document.completion;
-    entry(&mut text, "completion", &format!("{}: {}", completion.context, completion.why));
+    let (context, why) = (completion.context, completion.why);
+    entry(&mut text, "completion", &format!("{context}, in the engine: {why}"));
     entry(&mut text, "page cache", &cached(document));
+    for (at, line) in document.kernel.lines().iter().enumerate() {
+        entry(&mut text, if at == 0 { "kernel" } else { "" }, line);
+    }
     if let Some(layout) = &document.layout {
         text.push_str(&layout.text(INDENT, look));
         if layout.is_striped_file() && !document.bios.is_empty() {
@@ -64,8 +68,11 @@ pub fn of(document: &Explain, look: &Look) -> String {
     }
     let is_striped = document.layout.as_ref().is_some_and(Layout::is_striped_file);
     let rows_max = if is_striped { STRIPES_MAX } else { ROWS_MAX };
-    let title = ("extents", document.extents.len());
-    section(&mut text, look, title, (extents_table(document, rows_max), rows_max));
+    // That of a plain file is the whole range, whatever its blocks are: those are on the device.
+    if is_striped || document.image.is_some() {
+        let title = ("extents", document.extents.len());
+        section(&mut text, look, title, (extents_table(document, rows_max), rows_max));
+    }
     let title = ("bios", document.bios.len());
     section(&mut text, look, title, (bios_table(document), ROWS_MAX));
     match &document.device_extents {
@@ -311,12 +318,28 @@ mod tests {
     use crate::cmd::explain::document::{
         Alignment, Backend, Completion, Extent, PolicyNames, RouteBytes,
     };
+    use crate::cmd::explain::kernel::{Kernel, KernelCompletion, PageCache};
     use snapbox::{assert_data_eq, file};
 
     const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
     fn extent(file_offset: u64, length: u64, object_offset: u64, boundary: bool) -> Extent {
         Extent { file_offset, length, object: 0, object_offset, state: "mapped", boundary }
+    }
+
+    fn kernel() -> Kernel {
+        Kernel {
+            release: "6.18.44".to_owned(),
+            is_running: true,
+            file_system: "ext4".to_owned(),
+            queued: KernelCompletion { context: "worker", why: "this kernel defers every write" },
+            waited: KernelCompletion { context: "task", why: "the caller waits" },
+            device_requests_min: Some(1),
+            device_requests_max: Some(4),
+            bytes_max: Some(1280 << 10),
+            segments_max: Some(254),
+            page_cache: PageCache { used: "no", why: "the file has no cached pages" },
+        }
     }
 
     fn bio(file_offset: u64, length: u64, object_offset: u64, ended_by: &'static str) -> Bio {
@@ -337,6 +360,7 @@ mod tests {
     /// 52 KiB across the first boundary of a file of indirect blocks.
     fn across_a_boundary() -> Explain {
         Explain {
+            kernel: kernel(),
             schema: "diopter.explain/1",
             name: "data.bin".to_owned(),
             name_bytes: None,

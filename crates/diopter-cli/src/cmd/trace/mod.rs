@@ -1,23 +1,29 @@
-//! `dio trace`: runs a command and reports what the kernel did with its direct I/O, recorded and
-//! judged by diopter-trace.
+//! `dio trace`: reports what the kernel did with the direct I/O of a command or of running
+//! processes, recorded and judged by diopter-trace.
 
+mod difference;
+mod live;
 mod text;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use diopter_bench::whole::Output;
 use diopter_text::untrusted;
-use diopter_trace::RecordOptions;
+use diopter_trace::diff::TraceDiff;
 use diopter_trace::document::Summary;
 use diopter_trace::html::page;
-use diopter_trace::model::Trace;
 use diopter_trace::perfetto::perfetto;
-use diopter_trace::summary::summary;
+use diopter_trace::predict::predictions;
+use diopter_trace::summary::summary_of;
+use diopter_trace::{RecordOptions, Recorded, Target, TraceError, Watcher};
+use serde::Serialize;
 
+use self::live::Live;
 use crate::args::{TraceArgs, TraceFormat};
 use crate::log;
-use crate::output::{Look, TRACE_FAILED};
+use crate::output::{DONE, Look, TRACE_FAILED};
 
 /// Why there is no report: the exit status and the message.
 struct Failure {
@@ -44,6 +50,10 @@ pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(Summary)
 }
 
+pub fn diff_schema() -> schemars::Schema {
+    schemars::schema_for!(TraceDiff)
+}
+
 fn try_run(args: &TraceArgs, look: &Look) -> Result<u8, Failure> {
     let format = if args.json { TraceFormat::Json } else { args.format };
     if format == TraceFormat::Perfetto && args.output.is_none() && io::stdout().is_terminal() {
@@ -53,36 +63,114 @@ fn try_run(args: &TraceArgs, look: &Look) -> Result<u8, Failure> {
         ));
     }
     let output = args.output.as_deref().map(Place::open).transpose()?;
+    if let [a, b] = &args.diff[..] {
+        return difference(a, b, (format, output), look);
+    }
     let html = args.html.as_deref().map(Place::open).transpose()?;
-    let trace = record(args)?;
-    let document = summary(&trace);
+    let Recorded { trace, beyond, running } = record(args, format)?;
+    let mut document = summary_of(&trace, &beyond);
+    if args.explain {
+        document.predictions = predictions(&trace);
+    }
     if let Some(html) = html {
         html.write(page(&trace, &document).as_bytes())?;
     }
     let look = if output.is_some() { Look { is_coloured: false, ..*look } } else { *look };
     let report = match format {
-        TraceFormat::Text => look.escaped(&text::of(&document, &look)).into_owned().into_bytes(),
-        TraceFormat::Json => {
-            let mut text =
-                serde_json::to_string_pretty(&document).expect("strings and numbers are JSON");
-            text.push('\n');
-            untrusted::json(&text).into_owned().into_bytes()
+        TraceFormat::Text => {
+            let is_short = output.is_none();
+            look.escaped(&text::of(&document, &look, is_short)).into_owned().into_bytes()
         }
+        TraceFormat::Json => json(&document),
         TraceFormat::Perfetto => perfetto(&trace),
     };
-    match output {
-        Some(place) => place.write(&report)?,
-        None => print(&report)?,
+    deliver(&report, output)?;
+    match running {
+        None => Ok(trace.exit_status),
+        Some(running) => running.wait().map_err(|error| Failure::of(&error)),
     }
-    Ok(trace.exit_status)
 }
 
-fn record(args: &TraceArgs) -> Result<Trace, Failure> {
-    let mut how = RecordOptions::new(args.command.clone());
+/// Prints what changed between two documents.
+fn difference(
+    a: &Path,
+    b: &Path,
+    (format, output): (TraceFormat, Option<Place>),
+    look: &Look,
+) -> Result<u8, Failure> {
+    let document = difference::of(a, b).map_err(Failure::own)?;
+    let look = if output.is_some() { Look { is_coloured: false, ..*look } } else { *look };
+    let report = match format {
+        TraceFormat::Text => {
+            look.escaped(&difference::text(&document, &look)).into_owned().into_bytes()
+        }
+        TraceFormat::Json => json(&document),
+        TraceFormat::Perfetto => {
+            let why = "--diff has no Perfetto trace; use --format=text or --format=json";
+            return Err(Failure::own(why.to_owned()));
+        }
+    };
+    deliver(&report, output)?;
+    Ok(DONE)
+}
+
+fn json(document: &impl Serialize) -> Vec<u8> {
+    let mut text = serde_json::to_string_pretty(document).expect("strings and numbers are JSON");
+    text.push('\n');
+    untrusted::json(&text).into_owned().into_bytes()
+}
+
+fn deliver(report: &[u8], output: Option<Place>) -> Result<(), Failure> {
+    match output {
+        Some(place) => place.write(report),
+        None => print(report),
+    }
+}
+
+/// A trace that nothing is shown of while it runs.
+struct Unwatched;
+
+impl Watcher for Unwatched {}
+
+fn record(args: &TraceArgs, format: TraceFormat) -> Result<Recorded, Failure> {
+    let mut how = RecordOptions::of(target(args));
+    how.duration = args.duration.map(Duration::from_nanos);
     how.buffer_kib = args.buffer.map(|bytes| bytes.div_ceil(1024));
     how.devices.clone_from(&args.device);
-    diopter_trace::record(&how, &mut |_| ())
-        .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })
+    let recorded = if args.live {
+        let is_error = format != TraceFormat::Text && args.output.is_none();
+        let mut live = Live::start(name(&how.target), is_error)
+            .map_err(|error| Failure::own(format!("write to the terminal: {error}")))?;
+        how.has_input = live.input().is_none();
+        diopter_trace::record_watched(&how, &mut live)
+    } else {
+        diopter_trace::record_watched(&how, &mut Unwatched)
+    };
+    recorded.map_err(|error| Failure::of(&error))
+}
+
+/// The target as it was typed.
+fn name(target: &Target) -> String {
+    let list = |words: Vec<String>| words.join(" ");
+    match target {
+        Target::Command(words) => {
+            list(words.iter().map(|word| word.to_string_lossy().into_owned()).collect())
+        }
+        Target::Processes(processes) => {
+            format!("processes {}", list(processes.iter().map(u32::to_string).collect()))
+        }
+        Target::Cgroup(path) => format!("control group {}", path.display()),
+        Target::All => "all processes".to_owned(),
+    }
+}
+
+fn target(args: &TraceArgs) -> Target {
+    match &args.cgroup {
+        Some(path) => Target::Cgroup(path.clone()),
+        None if args.all => Target::All,
+        None if args.processes.is_empty() => Target::Command(args.command.clone()),
+        None => Target::Processes(args.processes.clone()),
+    }
 }
 
 /// Prints the report. A closed pipe is not a failure.
@@ -101,6 +189,10 @@ impl Failure {
     /// Returns a failure of `dio trace` itself.
     fn own(message: String) -> Failure {
         Failure { status: TRACE_FAILED, message }
+    }
+
+    fn of(error: &TraceError) -> Failure {
+        Failure { status: error.exit_status(), message: error.to_string() }
     }
 }
 

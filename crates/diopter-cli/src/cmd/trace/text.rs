@@ -4,6 +4,7 @@
 use diopter_text::{Side, Table, untrusted};
 use diopter_trace::document::{Finding, PhaseLatency, Severity, Summary};
 use diopter_trace::findings::time_text;
+use diopter_trace::predict;
 
 use crate::cmd::finding::number;
 use crate::output::{Look, Tone, put, short_size};
@@ -17,27 +18,34 @@ const FINDING_INDENT: usize = 10;
 const FINDINGS_IN_FULL: usize = 2;
 /// Limit of the files shown; the document has all.
 const FILES_MAX: usize = 8;
+/// Limit of the kinds of requests shown with what was expected of them.
+const KINDS_MAX: usize = 12;
 /// Columns of a bar of 100 %.
 const BAR: u64 = 24;
 
-pub fn of(document: &Summary, look: &Look) -> String {
+/// The report; with `is_short`, only the first findings in full.
+pub fn of(document: &Summary, look: &Look, is_short: bool) -> String {
     let mut text = String::new();
     put(&mut text, &look.paint(Tone::Head, &title(document)));
-    put(&mut text, &overview(document));
+    text.push_str(&overview(document, look));
     warnings(&mut text, document, look);
     if document.requests == 0 {
         put(&mut text, "");
+        let who = if document.target.kind == "processes" { "processes" } else { "command" };
+        let who = if document.target.kind == "all" { "machine" } else { who };
         let nothing = if document.raw_devices_are_known {
-            "no direct I/O was seen: the command made no request with O_DIRECT, or none on a file \
-             system or device that has tracepoints"
+            format!(
+                "no direct I/O was seen: the {who} made no request with O_DIRECT, or none on a \
+                 file system or device that has tracepoints"
+            )
         } else {
-            "none on a file system; requests on raw devices are not recorded here"
+            "none on a file system; requests on raw devices are not recorded here".to_owned()
         };
-        text.push_str(&look.entry(INDENT, "requests", nothing));
+        text.push_str(&look.entry(INDENT, "requests", &nothing));
         return text;
     }
     put(&mut text, "");
-    findings(&mut text, document, look);
+    findings(&mut text, document, look, is_short);
     put(&mut text, &look.paint(Tone::Head, "\nwhere completions ran"));
     text.push_str(&completions(document, look));
     put(&mut text, &look.paint(Tone::Head, "\nwhere the time went"));
@@ -48,14 +56,17 @@ pub fn of(document: &Summary, look: &Look) -> String {
         let more = document.by_file.len() - FILES_MAX;
         put(&mut text, &format!("  and {more} more; --json lists all"));
     }
+    if !document.predictions.is_empty() {
+        predictions(&mut text, document, look);
+    }
     text
 }
 
 fn title(document: &Summary) -> String {
-    untrusted::name(document.command.join(" "))
+    untrusted::name(diopter_trace::summary::title(document))
 }
 
-fn overview(document: &Summary) -> String {
+fn overview(document: &Summary, look: &Look) -> String {
     let spread = &document.bios_per_request;
     let bios = if spread.min == spread.max {
         format!("{} each", spread.max)
@@ -69,11 +80,36 @@ fn overview(document: &Summary) -> String {
         time_text(document.elapsed_ns),
         number(document.bios, "bio"),
     );
+    if document.device_requests > document.bios {
+        line.push_str(&format!(", cut into {} for devices", document.device_requests));
+    }
+    for (count, what) in [
+        (document.reads_at_end, "at the end of the file"),
+        (document.buffered, "through the page cache"),
+    ] {
+        if count > 0 {
+            line.push_str(&format!("; {count} {what}"));
+        }
+    }
     line.push_str(&format!("; Linux {}", document.kernel_release));
     if document.exit_status != 0 {
         line.push_str(&format!("; the command's exit status is {}", document.exit_status));
     }
-    line
+    if let Some(why) = why_ended(document) {
+        line.push_str(&format!("; ended after {} by {why}", time_text(document.traced_ns)));
+    }
+    look.entry(0, "", &line)
+}
+
+/// Why a trace ended before its processes did.
+fn why_ended(document: &Summary) -> Option<&'static str> {
+    match document.ended.as_str() {
+        "duration" => Some("--duration"),
+        "signal" => Some("a signal"),
+        "key" => Some("q"),
+        "cgroup-removed" => Some("the removal of the control group"),
+        _ => None,
+    }
 }
 
 /// Adds what makes the figures too small, or missing.
@@ -87,6 +123,14 @@ fn warnings(text: &mut String, document: &Summary, look: &Look) {
         put(text, "");
         text.push_str(&look.entry(INDENT, "lost", &lost));
     }
+    if document.requests_examined < document.requests {
+        let examined = format!(
+            "of the first {}; every other figure is of all requests",
+            number(document.requests_examined, "request")
+        );
+        put(text, "");
+        text.push_str(&look.entry(INDENT, "findings", &examined));
+    }
     for (at, unknown) in document.unknown.iter().enumerate() {
         if at == 0 {
             put(text, "");
@@ -95,18 +139,19 @@ fn warnings(text: &mut String, document: &Summary, look: &Look) {
     }
 }
 
-fn findings(text: &mut String, document: &Summary, look: &Look) {
+fn findings(text: &mut String, document: &Summary, look: &Look, is_short: bool) {
+    let in_full = if is_short { FINDINGS_IN_FULL } else { usize::MAX };
     if document.findings.is_empty() {
         let well = look.paint(Tone::Good, "none: nothing slowed it down");
         text.push_str(&look.entry(INDENT, "findings", &well));
         return;
     }
     for (at, finding) in document.findings.iter().enumerate() {
-        if at > 0 && at <= FINDINGS_IN_FULL {
+        if at > 0 && at <= in_full {
             put(text, "");
         }
         put(text, &head(finding, look));
-        if at >= FINDINGS_IN_FULL {
+        if at >= in_full {
             text.push_str(&look.entry(FINDING_INDENT, "  seen", &finding.evidence.seen));
             continue;
         }
@@ -195,6 +240,70 @@ fn phases(document: &Summary) -> Table {
     table
 }
 
+/// Adds what was expected of each kind of request, next to what was observed.
+fn predictions(text: &mut String, document: &Summary, look: &Look) {
+    put(text, &look.paint(Tone::Head, "\nexpected, and observed"));
+    let mut table = Table::new(&[
+        ("requests", Side::Right),
+        ("kind", Side::Left),
+        ("expected", Side::Left),
+        ("observed", Side::Left),
+        ("device requests", Side::Right),
+        ("seen", Side::Right),
+        ("file", Side::Left),
+    ]);
+    for one in document.predictions.iter().take(KINDS_MAX) {
+        let observed = predict::places(&one.completions).into_iter();
+        let observed =
+            observed.map(|(name, count)| format!("{name} {}", percent(count, one.requests)));
+        let kind = format!("{} {} {}", one.submission, one.op, short_size(one.length));
+        let kind = [vec![kind], one.properties.clone()].concat().join(", ");
+        let expected = (one.expected_device_requests_min, one.expected_device_requests_max);
+        let expected = match expected {
+            (Some(least), Some(most)) => range(least, most),
+            _ => "unknown".to_owned(),
+        };
+        table.row(vec![
+            one.requests.to_string(),
+            kind,
+            one.expected_context.clone(),
+            observed.collect::<Vec<_>>().join(", "),
+            expected,
+            range(one.device_requests_min, one.device_requests_max),
+            untrusted::name(&one.path),
+        ]);
+    }
+    text.push_str(&look.table(2, &table));
+    if document.predictions.len() > KINDS_MAX {
+        let more = document.predictions.len() - KINDS_MAX;
+        put(text, &format!("  and {more} more; --json lists all"));
+    }
+    let mut reasons: Vec<(&str, &str)> = document
+        .predictions
+        .iter()
+        .map(|one| (one.expected_context.as_str(), one.why.as_str()))
+        .collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    put(text, "");
+    for (place, why) in reasons {
+        text.push_str(&look.entry(INDENT, &format!("  {place}"), why));
+    }
+    let unexpected = predict::unexpected(&document.predictions);
+    if unexpected > 0 {
+        let why = format!(
+            "{} completed elsewhere than expected; a device that is done before the submission \
+             returns completes in the submitting task",
+            number(unexpected, "request")
+        );
+        text.push_str(&look.entry(INDENT, "  otherwise", &why));
+    }
+}
+
+fn range(least: u64, most: u64) -> String {
+    if least == most { least.to_string() } else { format!("{least} to {most}") }
+}
+
 fn files(document: &Summary) -> Table {
     let mut table = Table::new(&[
         ("file", Side::Left),
@@ -252,19 +361,22 @@ mod tests {
 
     #[test]
     fn the_report_is_as_it_was() {
-        assert_data_eq!(of(&document(), &LOOK), file!["../../../tests/golden/trace.txt"].raw());
+        assert_data_eq!(
+            of(&document(), &LOOK, true),
+            file!["../../../tests/golden/trace.txt"].raw()
+        );
     }
 
     #[test]
     fn the_report_fits_one_screen() {
-        let report = of(&document(), &LOOK);
+        let report = of(&document(), &LOOK, true);
         assert!(report.lines().count() <= 48, "{}", report.lines().count());
         assert!(report.lines().skip(2).all(|line| line.chars().count() <= 80), "{report}");
     }
 
     #[test]
     fn lost_events_come_before_every_figure() {
-        let report = of(&Summary { lost_events: 7, ..document() }, &LOOK);
+        let report = of(&Summary { lost_events: 7, ..document() }, &LOOK, true);
         let lost = report.find("7 events were lost").unwrap();
         assert!(lost < report.find("where completions ran").unwrap());
         assert!(lost < report.find("deferred-completion").unwrap());
@@ -272,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_command_without_direct_io_is_reported() {
-        let report = of(&Summary { requests: 0, ..document() }, &LOOK);
+        let report = of(&Summary { requests: 0, ..document() }, &LOOK, true);
         assert!(report.contains("no direct I/O was seen"), "{report}");
         assert!(!report.contains("where completions ran"), "{report}");
     }
@@ -281,7 +393,7 @@ mod tests {
     fn a_trace_without_raw_devices_does_not_deny_direct_io() {
         let unknown = vec!["requests on raw devices: no right to load a program".to_owned()];
         let blind = Summary { requests: 0, raw_devices_are_known: false, unknown, ..document() };
-        let text = of(&blind, &LOOK);
+        let text = of(&blind, &LOOK, true);
         assert!(!text.contains("no direct I/O was seen"), "{text}");
         assert!(text.contains("requests on raw devices are not recorded here"), "{text}");
         assert!(text.contains("no right to load a program"), "{text}");
@@ -289,7 +401,7 @@ mod tests {
 
     #[test]
     fn without_findings_it_says_so() {
-        let report = of(&Summary { findings: Vec::new(), ..document() }, &LOOK);
+        let report = of(&Summary { findings: Vec::new(), ..document() }, &LOOK, true);
         assert!(report.contains("findings    none"), "{report}");
     }
 

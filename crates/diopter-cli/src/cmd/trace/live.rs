@@ -1,0 +1,384 @@
+//! `dio trace --live`: a table with a row for each second while the trace runs. On a terminal it
+//! is a separate screen; elsewhere each second is appended, without escapes.
+
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use diopter_text::{Lines, Side, Table, untrusted};
+use diopter_trace::document::Completions;
+use diopter_trace::findings::time_text;
+use diopter_trace::predict::places;
+use diopter_trace::{Interval, Watcher};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+/// The time of a row.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Rows that are kept for a taller screen.
+const ROWS_MAX: usize = 500;
+/// The size of a terminal that does not report one.
+const SIZE_DEFAULT: (usize, usize) = (80, 24);
+/// A separate screen, without a cursor, where long lines are cut; and back.
+const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
+const LEAVE: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
+/// To the first line; the rest of a line, and of the screen, is empty.
+const HOME: &str = "\u{1b}[H";
+const LINE_END: &str = "\u{1b}[K\r\n";
+const SCREEN_END: &str = "\u{1b}[J";
+
+/// The columns of the table.
+const COLUMNS: [(&str, Side); 9] = [
+    ("time", Side::Right),
+    ("requests/s", Side::Right),
+    ("MiB/s", Side::Right),
+    ("p50", Side::Right),
+    ("p99", Side::Right),
+    ("direct", Side::Right),
+    ("buffered", Side::Right),
+    ("split", Side::Right),
+    ("completed in", Side::Left),
+];
+
+/// The view: each second, and the terminal that it is shown on.
+pub struct Live {
+    /// The state of the terminal; `None` if the output is not one.
+    screen: Option<Screen>,
+    is_error: bool,
+    title: String,
+    elapsed: Duration,
+    rows: VecDeque<Vec<String>>,
+}
+
+/// A terminal that is restored when this is dropped.
+struct Screen {
+    /// The settings of the keyboard's terminal before; `None` if no key is read.
+    keys: Option<Termios>,
+}
+
+impl Live {
+    /// Shows seconds on standard output, or with `is_error` on standard error. Keys are read if
+    /// standard input is the terminal of this process.
+    pub fn start(title: String, is_error: bool) -> io::Result<Live> {
+        let is_terminal =
+            if is_error { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
+        let screen = if is_terminal { Some(Screen { keys: keys() }) } else { None };
+        let mut live =
+            Live { screen, is_error, title, elapsed: Duration::ZERO, rows: VecDeque::new() };
+        if live.screen.is_some() {
+            live.write(ENTER)?;
+        }
+        Ok(live)
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        if self.is_error {
+            return io::stderr().lock().write_all(text.as_bytes());
+        }
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes())?;
+        stdout.flush()
+    }
+
+    fn size(&self) -> (usize, usize) {
+        let size = if self.is_error {
+            rustix::termios::tcgetwinsize(io::stderr())
+        } else {
+            rustix::termios::tcgetwinsize(io::stdout())
+        };
+        let size = size.ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+        size.map_or(SIZE_DEFAULT, |size| (size.ws_col.into(), size.ws_row.into()))
+    }
+}
+
+impl Watcher for Live {
+    fn interval(&self) -> Option<Duration> {
+        Some(INTERVAL)
+    }
+
+    fn see(&mut self, interval: &Interval) -> bool {
+        self.elapsed += interval.elapsed;
+        self.rows.push_back(row(self.elapsed, interval));
+        if self.rows.len() > ROWS_MAX {
+            self.rows.pop_front();
+        }
+        let text = match &self.screen {
+            None => block(&self.rows[self.rows.len() - 1], interval),
+            Some(screen) => {
+                let title = title(&self.title, self.elapsed, screen.keys.is_some());
+                let lines = lines(&title, &self.rows, interval, self.size());
+                format!("{HOME}{}{SCREEN_END}", lines.join(LINE_END))
+            }
+        };
+        self.write(&text).is_ok()
+    }
+
+    fn input(&self) -> Option<BorrowedFd<'_>> {
+        let screen = self.screen.as_ref()?;
+        screen.keys.as_ref().map(|_| rustix::stdio::stdin())
+    }
+
+    fn is_asked_to_end(&mut self) -> bool {
+        let mut keys = [0; 64];
+        match rustix::io::read(rustix::stdio::stdin(), &mut keys) {
+            Ok(count @ 1..) => keys[..count].iter().any(|key| matches!(key, b'q' | b'Q')),
+            // The terminal is gone: no key will come.
+            Ok(0) | Err(_) => {
+                if let Some(screen) = &mut self.screen {
+                    screen.keys = None;
+                }
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let Some(screen) = self.screen.take() {
+            screen.restore();
+            // A terminal that is gone needs nothing.
+            self.write(LEAVE).ok();
+        }
+    }
+}
+
+impl Screen {
+    fn restore(&self) {
+        if let Some(before) = &self.keys {
+            tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, before).ok();
+        }
+    }
+}
+
+/// Makes the terminal pass on each key at once; returns its state before. `None` if standard input
+/// is not a terminal, or another process group has it.
+fn keys() -> Option<Termios> {
+    let stdin = rustix::stdio::stdin();
+    let group = rustix::termios::tcgetpgrp(stdin).ok()?;
+    if group != rustix::process::getpgrp() {
+        return None;
+    }
+    let before = tcgetattr(stdin.as_fd()).ok()?;
+    let mut now = before.clone();
+    now.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+    tcsetattr(stdin, OptionalActions::Now, &now).ok()?;
+    Some(before)
+}
+
+fn title(what: &str, elapsed: Duration, has_keys: bool) -> String {
+    let end = if has_keys { "q or Ctrl-C ends it" } else { "Ctrl-C ends it" };
+    format!("{}: {} s; {end}", untrusted::name(what), elapsed.as_secs())
+}
+
+/// The cells of one second.
+fn row(elapsed: Duration, interval: &Interval) -> Vec<String> {
+    let totals = &interval.totals;
+    let total = totals.latencies.latencies().total;
+    let time = |time: Option<u64>| time.map_or("-".to_owned(), time_text);
+    let direct = totals.requests - totals.buffered;
+    vec![
+        format!("{} s", elapsed.as_secs()),
+        per_second(totals.requests, interval.elapsed),
+        mib_per_second(totals.bytes, interval.elapsed),
+        time(total.map(|total| total.p50)),
+        time(total.map(|total| total.p99)),
+        percent(direct, totals.requests),
+        percent(totals.buffered, totals.requests),
+        percent(totals.split, totals.requests),
+        contexts(&totals.completions, totals.requests),
+    ]
+}
+
+/// The screen: the last seconds, then the files of the last one; each line cut to the width.
+fn lines(
+    title: &str,
+    rows: &VecDeque<Vec<String>>,
+    interval: &Interval,
+    (width, height): (usize, usize),
+) -> Vec<String> {
+    let files = if interval.files.is_empty() { Vec::new() } else { files(interval) };
+    // The title, the head of the table, and an empty line before the files.
+    let around = 2 + if files.is_empty() { 0 } else { files.len() + 1 };
+    let room = height.saturating_sub(around).max(1);
+    let mut table = Table::new(&COLUMNS);
+    for row in rows.iter().skip(rows.len().saturating_sub(room)) {
+        table.row(row.clone());
+    }
+    let Lines { head, rows } = table.lines(None);
+    let mut lines = vec![title.to_owned()];
+    lines.extend(head);
+    lines.extend(rows);
+    if !files.is_empty() {
+        lines.push(String::new());
+        lines.extend(files);
+    }
+    lines.truncate(height.max(1));
+    lines.iter().map(|line| line.chars().take(width).collect()).collect()
+}
+
+/// One second where there is no screen: its figures in a line, then its files.
+fn block(row: &[String], interval: &Interval) -> String {
+    let named = COLUMNS.iter().zip(row).map(|((name, _), cell)| match *name {
+        "time" => format!("{cell:>6}"),
+        "requests/s" | "MiB/s" => format!("{cell} {name}"),
+        "completed in" => cell.clone(),
+        name => format!("{name} {cell}"),
+    });
+    let mut text = named.collect::<Vec<_>>().join("  ");
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    if !interval.files.is_empty() {
+        for line in files(interval).iter().skip(1) {
+            text.push_str(&format!("{:8}{}\n", "", line.trim_end()));
+        }
+    }
+    text
+}
+
+/// The files with the most requests.
+fn files(interval: &Interval) -> Vec<String> {
+    let mut table = Table::new(&[
+        ("requests/s", Side::Right),
+        ("MiB/s", Side::Right),
+        ("p99", Side::Right),
+        ("file", Side::Left),
+    ]);
+    for (path, file) in &interval.files {
+        let total = file.total.as_ref().and_then(|total| total.latency());
+        table.row(vec![
+            per_second(file.requests, interval.elapsed),
+            mib_per_second(file.bytes, interval.elapsed),
+            total.map_or("-".to_owned(), |total| time_text(total.p99)),
+            untrusted::name(path),
+        ]);
+    }
+    let Lines { head, rows } = table.lines(None);
+    head.into_iter().chain(rows).collect()
+}
+
+/// Where completions ran, the place of most first.
+fn contexts(counts: &Completions, requests: u64) -> String {
+    let shares = places(counts).into_iter();
+    let shares = shares.map(|(name, count)| format!("{name} {}", percent(count, requests)));
+    shares.collect::<Vec<_>>().join(", ")
+}
+
+fn per_second(count: u64, elapsed: Duration) -> String {
+    let each = u128::from(count) * 1_000_000_000 / elapsed.as_nanos().max(1);
+    each.to_string()
+}
+
+fn mib_per_second(bytes: u64, elapsed: Duration) -> String {
+    let tenths = (u128::from(bytes) * 10_000_000_000 / elapsed.as_nanos().max(1)) >> 20;
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+/// A share; none of nothing.
+fn percent(part: u64, whole: u64) -> String {
+    match (u128::from(part) * 1000).checked_div(whole.into()) {
+        Some(per_mille) => format!("{}.{}%", per_mille / 10, per_mille % 10),
+        None => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use diopter_trace::model::{Context, Door, RequestTimes, TracedBio, TracedOp, TracedRequest};
+    use diopter_trace::phases::Phases;
+    use diopter_trace::totals::Totals;
+
+    use super::*;
+
+    fn request(number: u64) -> TracedRequest {
+        let begin = number * 1_000;
+        TracedRequest {
+            file: 0,
+            thread: 1,
+            thread_name: "postgres".to_owned(),
+            door: Door::Aio,
+            op: TracedOp::Write,
+            offset: number * 8192,
+            length: 8192,
+            result: Some(8192),
+            is_dsync: false,
+            is_extending: Some(false),
+            is_unwritten: Some(false),
+            has_cached_pages: Some(false),
+            is_buffered: number == 0,
+            is_punted: false,
+            waited_for_journal: false,
+            bios: vec![0],
+            context: Some(Context::Kworker),
+            deferred_by: None,
+            times: RequestTimes {
+                begin,
+                submitted: Some(begin + 10),
+                device_done: Some(begin + 80_000),
+                completed: Some(begin + 90_000),
+                woken: Some(begin + 100_000),
+            },
+        }
+    }
+
+    /// A second of 200 writes of 8 KiB, one of them through the page cache and a tenth cut.
+    fn interval() -> Interval {
+        let mut totals = Totals::default();
+        for number in 0..200 {
+            let request = request(number);
+            let bio = TracedBio {
+                device: (8, 0),
+                sector: 0,
+                bytes: 8192,
+                pieces: if number % 10 == 0 { 2 } else { 1 },
+                queued: request.times.begin,
+                issued: None,
+                done: None,
+                context: None,
+            };
+            let phases = Phases::with_bios(&request, [&bio].into_iter());
+            totals.add(&request, [&bio].into_iter(), &phases);
+            totals.add_to_file(&request, &phases);
+        }
+        let files = vec![("/srv/a\u{1b}[2Jb".into(), totals.files[&0].clone())];
+        Interval { elapsed: Duration::from_millis(500), totals, files }
+    }
+
+    #[test]
+    fn a_second_is_one_block_without_escapes() {
+        let interval = interval();
+        let text = block(&row(Duration::from_secs(3), &interval), &interval);
+        let expected = "   3 s  400 requests/s  3.1 MiB/s  p50 100 us  p99 100 us  direct 99.5%  \
+                        buffered 0.5%  split 10.0%  kworker 100.0%\n        \
+                        \u{20}      400    3.1  100 us  \"/srv/a\\u{1b}[2Jb\"\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_second_without_requests_has_no_shares() {
+        let interval = Interval { elapsed: INTERVAL, totals: Totals::default(), files: Vec::new() };
+        let text = block(&row(INTERVAL, &interval), &interval);
+        let expected = "   1 s  0 requests/s  0.0 MiB/s  p50 -  p99 -  direct -  buffered -  \
+                        split -\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn every_size_of_a_terminal_gets_lines_that_fit() {
+        let interval = interval();
+        let rows: VecDeque<Vec<String>> =
+            (0..40).map(|second| row(Duration::from_secs(second), &interval)).collect();
+        for width in [0, 1, 5, 19, 20, 40, 80, 200] {
+            for height in [0, 1, 2, 3, 10, 24, 100] {
+                let lines = lines("process 1: 40 s", &rows, &interval, (width, height));
+                assert!(lines.len() <= height.max(1), "{width} x {height}: {lines:?}");
+                assert!(lines.iter().all(|line| line.chars().count() <= width), "{lines:?}");
+                assert!(!lines.concat().contains('\u{1b}'), "{lines:?}");
+            }
+        }
+        let screen = lines("process 1: 40 s", &rows, &interval, (80, 24));
+        assert_eq!(screen.len(), 24);
+        assert!(screen[1].contains("requests/s") && screen[20].contains("39 s"), "{screen:#?}");
+        assert!(screen[23].contains("/srv/a"), "{screen:#?}");
+    }
+}

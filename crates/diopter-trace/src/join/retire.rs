@@ -1,0 +1,175 @@
+//! Requests leave the join when no event is expected that would change them, so that a long trace
+//! takes no more memory than a short one.
+
+use std::collections::HashMap;
+
+use super::{Join, Pending};
+use crate::model::{Context, Door, TracedBio, TracedOp, TracedRequest};
+use crate::totals::Collector;
+
+/// A request's last events come within this time of its completion: further bios of a device that
+/// is done at once.
+const SETTLE_TIME: u64 = 10_000_000;
+/// A thread is awaited so long after the completion of its request.
+const WAKE_TIME: u64 = 1_000_000_000;
+/// A request without an end after this time counts as unfinished: the event of its end may be lost.
+const LOST_TIME: u64 = 60_000_000_000;
+
+impl Join {
+    /// The number of requests that it holds.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Hands over the requests that are through. Without `has_wakes`, no event shows when their
+    /// threads woke.
+    pub fn retire(&mut self, has_wakes: bool, collector: &mut Collector) {
+        for number in 0..self.requests.len() {
+            if self.age(self.requests[number].request.times.begin) > WAKE_TIME {
+                self.end_past_end(number);
+            }
+        }
+        let repeated: Vec<usize> = self.given_up.values().copied().collect();
+        let mut is_through: Vec<bool> =
+            self.requests.iter().map(|pending| self.is_through(pending, has_wakes)).collect();
+        for number in repeated {
+            let begin = self.requests[number].request.times.begin;
+            is_through[number] = self.age(begin) > LOST_TIME;
+        }
+        for thread in self.threads.values() {
+            // It may hand down more.
+            if let Some(open) = thread.open {
+                is_through[open] &= self.requests[open].request.bios.is_empty();
+            }
+        }
+        self.hand_over(&is_through, collector);
+    }
+
+    /// Hands over every request, and what else the trace has to show.
+    pub fn finish(mut self, collector: &mut Collector) {
+        for number in 0..self.requests.len() {
+            self.end_past_end(number);
+        }
+        self.hand_over(&vec![true; self.requests.len()], collector);
+        collector.finish();
+        let trace = &mut collector.trace;
+        if self.unfinished > 0 {
+            let unfinished = self.unfinished;
+            trace.unknown.push(format!("how {unfinished} requests ended: no event showed it"));
+        }
+        trace.files = self.inodes.iter().map(|inode| self.files.describe(*inode)).collect();
+        trace.queues = self.queues;
+        trace.elapsed_ns = self.last;
+    }
+
+    fn age(&self, time: u64) -> u64 {
+        self.last.saturating_sub(time)
+    }
+
+    fn is_through(&self, pending: &Pending, has_wakes: bool) -> bool {
+        let times = &pending.request.times;
+        if !pending.is_complete && !pending.is_given_up {
+            return self.age(times.begin) > LOST_TIME;
+        }
+        let ended = times.completed.or(times.device_done).unwrap_or(times.begin);
+        let is_awaited = has_wakes && times.woken.is_none();
+        self.age(ended) > if is_awaited { WAKE_TIME } else { SETTLE_TIME }
+    }
+
+    fn hand_over(&mut self, is_leaving: &[bool], collector: &mut Collector) {
+        let (numbers, bio_numbers) = self.numbers(is_leaving);
+        let mut bios: Vec<Option<TracedBio>> =
+            std::mem::take(&mut self.bios).into_iter().map(Some).collect();
+        let requests = std::mem::take(&mut self.requests);
+        for (pending, is_leaving) in requests.into_iter().zip(is_leaving) {
+            if !is_leaving {
+                self.keep(pending, &bio_numbers);
+                continue;
+            }
+            let of_request = pending.request.bios.iter().filter_map(|bio| bios[*bio].take());
+            let of_request: Vec<TracedBio> = of_request.collect();
+            if !pending.is_given_up {
+                self.unfinished += u64::from(!pending.is_complete);
+                collector.add(self.described(pending), of_request);
+            }
+        }
+        self.bios = bios.into_iter().flatten().collect();
+        let owners = std::mem::take(&mut self.owners);
+        self.owners = owners.into_iter().filter_map(|owner| numbers[owner]).collect();
+        self.outstanding.renumber(&bio_numbers);
+        self.renumber(&numbers);
+        collector.end_part();
+    }
+
+    /// The new numbers of the requests that stay, and of their bios.
+    fn numbers(&self, is_leaving: &[bool]) -> (Vec<Option<usize>>, Vec<Option<usize>>) {
+        let counted = |stays: &mut dyn Iterator<Item = bool>| {
+            let mut next = 0;
+            let number = |stays: bool| {
+                next += usize::from(stays);
+                stays.then(|| next - 1)
+            };
+            stays.map(number).collect::<Vec<Option<usize>>>()
+        };
+        let requests = counted(&mut is_leaving.iter().map(|is_leaving| !is_leaving));
+        let bios = counted(&mut self.owners.iter().map(|owner| !is_leaving[*owner]));
+        (requests, bios)
+    }
+
+    fn keep(&mut self, mut pending: Pending, bio_numbers: &[Option<usize>]) {
+        let bios = pending.request.bios.iter();
+        pending.request.bios = bios.filter_map(|bio| bio_numbers[*bio]).collect();
+        self.requests.push(pending);
+    }
+
+    /// Everything that names requests names those that stay by their new numbers.
+    fn renumber(&mut self, numbers: &[Option<usize>]) {
+        self.in_flight.retain(|_, waiting| {
+            waiting.retain_mut(|number| renumbered(number, numbers));
+            !waiting.is_empty()
+        });
+        self.reapable.retain(|_, waiting| {
+            waiting.retain_mut(|number| renumbered(number, numbers));
+            !waiting.is_empty()
+        });
+        self.uncompleted.retain_mut(|number| renumbered(number, numbers));
+        retain(&mut self.entries, numbers);
+        retain(&mut self.given_up, numbers);
+        retain(&mut self.raw, numbers);
+        for thread in self.threads.values_mut() {
+            thread.open = thread.open.and_then(|open| numbers[open]);
+        }
+    }
+
+    /// A request with what only the whole trace shows.
+    fn described(&self, pending: Pending) -> TracedRequest {
+        let file_system = self.files.file_system(pending.inode);
+        let mut request = pending.request;
+        if request.door == Door::Unknown {
+            let has_aio = self.aio_processes.contains(&pending.process);
+            request.door = if has_aio { Door::Aio } else { Door::Syscall };
+            if !has_aio {
+                request.context = request.context.map(|_| Context::Task);
+                request.times.woken = request.times.completed;
+            }
+        }
+        if matches!(file_system, "ext4" | "xfs") && request.is_unwritten.is_none() {
+            request.is_unwritten = Some(false);
+        }
+        if request.op == TracedOp::Read {
+            request.is_extending = request.is_extending.map(|_| false);
+        }
+        request
+    }
+}
+
+fn renumbered(number: &mut usize, numbers: &[Option<usize>]) -> bool {
+    let new = numbers[*number];
+    *number = new.unwrap_or(*number);
+    new.is_some()
+}
+
+fn retain<K>(map: &mut HashMap<K, usize>, numbers: &[Option<usize>]) {
+    map.retain(|_, number| renumbered(number, numbers));
+}

@@ -1,0 +1,115 @@
+//! The second half of a trace: events of the spool into the join, and joined requests out of it.
+//! All of it after a short trace; of a long or a watched one, while it runs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::error::TraceError;
+use crate::join::Join;
+use crate::reader::{Decoder, Events};
+use crate::spool::Spool;
+use crate::totals::{Collector, FileTotals, Totals};
+
+/// Requests that the join holds before those that are through leave it.
+const HELD_MAX: usize = 1 << 16;
+/// Bytes that may wait in the spool before they are joined while the trace runs: joining takes time
+/// from the traced processes.
+const WAITING_MAX: u64 = 256 << 20;
+/// Joining makes a pause after this time, so that signals and ends are noticed.
+const TURN_TIME: Duration = Duration::from_millis(100);
+/// Events between two looks at the clock.
+const EVENTS_BETWEEN: u32 = 4096;
+/// Files that an interval shows.
+const FILES_MAX: usize = 5;
+
+/// Events being joined.
+pub struct Joining {
+    pub join: Join,
+    events: Events,
+    spool: Arc<Spool>,
+    pub collector: Collector,
+    /// Requests that the join holds when it is looked at next.
+    held_max: usize,
+}
+
+/// The requests of the traced processes since the last interval.
+#[derive(Debug)]
+pub struct Interval {
+    pub elapsed: Duration,
+    pub totals: Totals,
+    /// The files with the most requests, the first one with most.
+    pub files: Vec<(PathBuf, FileTotals)>,
+}
+
+impl Joining {
+    /// Joins the events of `spool`, and keeps so many requests whole. `is_watched` if intervals
+    /// are asked for.
+    #[must_use]
+    pub fn new(
+        join: Join,
+        (spool, decoder): (Arc<Spool>, Decoder),
+        kept_max: usize,
+        is_watched: bool,
+    ) -> Joining {
+        let collector = Collector::new(kept_max, is_watched);
+        let events = Events::new(spool.clone(), decoder);
+        Joining { join, events, spool, collector, held_max: HELD_MAX }
+    }
+
+    /// Joins what is there, if it is much or is watched, for a short time.
+    ///
+    /// # Errors
+    /// [`TraceError::Malformed`], [`TraceError::Machine`].
+    pub fn keep_up(&mut self) -> Result<(), TraceError> {
+        if self.collector.interval.is_none() && self.spool.waiting() < WAITING_MAX {
+            return Ok(());
+        }
+        self.advance(self.spool.complete_until(), Some(Instant::now() + TURN_TIME))
+    }
+
+    /// Joins the rest, once no event follows.
+    ///
+    /// # Errors
+    /// [`TraceError::Malformed`], [`TraceError::Machine`].
+    pub fn finish(mut self) -> Result<Collector, TraceError> {
+        self.advance(u64::MAX, None)?;
+        self.join.files.refresh();
+        self.join.finish(&mut self.collector);
+        Ok(self.collector)
+    }
+
+    /// The requests that are through since the last call.
+    pub fn interval(&mut self, elapsed: Duration) -> Interval {
+        self.retire();
+        let totals = self.collector.interval.replace(Totals::default()).unwrap_or_default();
+        let mut files: Vec<_> = totals.files.iter().collect();
+        files.sort_by_key(|(number, file)| (std::cmp::Reverse(file.requests), **number));
+        let named = files.into_iter().take(FILES_MAX);
+        let named = named.map(|(number, file)| (self.join.name_of(*number), file.clone()));
+        Interval { elapsed, files: named.collect(), totals }
+    }
+
+    fn advance(&mut self, until: u64, end: Option<Instant>) -> Result<(), TraceError> {
+        let mut count = 0_u32;
+        while let Some(event) = self.events.next_event(until)? {
+            self.join.take(event);
+            if self.join.held() >= self.held_max {
+                self.retire();
+                // If most of them are in flight, looking again soon would find the same.
+                self.held_max = HELD_MAX.max(self.join.held() * 2);
+            }
+            count = count.wrapping_add(1);
+            let is_time = count.is_multiple_of(EVENTS_BETWEEN);
+            if is_time && end.is_some_and(|end| Instant::now() >= end) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn retire(&mut self) {
+        let has_wakes = !self.spool.facts().is_without_wakes;
+        self.join.retire(has_wakes, &mut self.collector);
+    }
+}

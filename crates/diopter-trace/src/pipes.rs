@@ -1,0 +1,192 @@
+//! From the kernel's per-CPU pipes into the spool, in a thread, while the traced processes run.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use crate::error::TraceError;
+use crate::event::{self, now};
+use crate::instance::Instance;
+use crate::page::PageShape;
+use crate::programs::{Programs, RECORD_BYTES};
+use crate::spool::Spool;
+
+/// How long the pipes are left alone when they were empty.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The pace is looked at this often.
+const PACE_TIME: Duration = Duration::from_millis(50);
+/// Bytes of events a second from which on wakeups are not recorded: some 30 000 requests.
+const PACE_BYTES_MAX: u64 = 12 << 20;
+/// The reader's niceness: before everything that is not of real time.
+const PRIORITY: i32 = -20;
+/// So many pages in one round mean that there are more.
+const PAGES_BEHIND: u32 = 64;
+/// Pages that are read from one CPU before the next has its turn.
+const PAGES_IN_TURN_MAX: u32 = 4096;
+/// An event is in its pipe at most so long after its time, in nanoseconds: between the two its CPU
+/// may serve an interrupt.
+const COMMIT_TIME: u64 = 10_000_000;
+
+/// The pipes of an instance, and the spool that what comes out of them goes to.
+#[derive(Debug)]
+pub struct Pipes {
+    pipes: Vec<File>,
+    shape: PageShape,
+    programs: Option<Programs>,
+    /// Switches of the events that are left off when there are too many.
+    wakes: Vec<PathBuf>,
+    pace: Pace,
+    /// Records of programs on their way to the spool.
+    records: Vec<u8>,
+    spool: Arc<Spool>,
+}
+
+/// How fast the spool grows.
+#[derive(Debug)]
+struct Pace {
+    since: Instant,
+    recorded: u64,
+}
+
+impl Pipes {
+    /// Opens the pipes of every CPU.
+    ///
+    /// # Errors
+    /// [`TraceError::Tracefs`], [`TraceError::Machine`] when there is no room for the spool.
+    pub fn open(
+        instance: &Instance,
+        programs: Option<Programs>,
+        bytes_max: u64,
+    ) -> Result<Pipes, TraceError> {
+        let cpus = instance.cpus()?;
+        let mut pipes = Vec::with_capacity(cpus.len());
+        for cpu in cpus {
+            let path = instance.path(&format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
+            let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+            let pipe = File::options().read(true).custom_flags(flags).open(&path);
+            let what = "a trace pipe cannot be opened";
+            pipes.push(pipe.map_err(|source| TraceError::Tracefs { what, path, source })?);
+        }
+        let shape = PageShape::parse(&instance.get("events/header_page")?)?;
+        let spool = Arc::new(Spool::new(pipes.len() + 1, page_size(instance)?, bytes_max)?);
+        let wakes = event::WAKES.iter().filter(|name| instance.has_event(name));
+        let wakes = wakes.map(|name| instance.path(&format!("events/{name}/enable"))).collect();
+        let pace = Pace { since: Instant::now(), recorded: 0 };
+        Ok(Pipes { pipes, shape, programs, wakes, pace, records: Vec::new(), spool })
+    }
+
+    /// The spool that it fills.
+    #[must_use]
+    pub fn spool(&self) -> Arc<Spool> {
+        self.spool.clone()
+    }
+
+    /// Reads until it is asked to stop, and then until the pipes are empty. Returns the number of
+    /// records that programs lost.
+    ///
+    /// # Errors
+    /// [`TraceError::Machine`] when a pipe cannot be read or the spool not be written.
+    pub fn record(mut self, stop: &Receiver<()>) -> Result<u64, TraceError> {
+        // On a busy machine a late reader loses events. Without the privilege, it may.
+        rustix::process::setpriority_process(Some(rustix::thread::gettid()), PRIORITY).ok();
+        let mut page = vec![0; self.spool.page_bytes()];
+        let mut is_last = false;
+        loop {
+            let began = now();
+            let (mut read, mut is_behind) = (0, false);
+            for cpu in 0..self.pipes.len() {
+                let pages = self.turn(cpu, &mut page)?;
+                read += pages;
+                is_behind |= pages == PAGES_IN_TURN_MAX;
+            }
+            self.take_records()?;
+            self.slow_down();
+            if !is_behind {
+                self.spool.complete(began.saturating_sub(COMMIT_TIME));
+            }
+            match (is_last, read) {
+                (true, 0) => {
+                    self.spool.complete(u64::MAX);
+                    return Ok(self.programs.as_ref().map_or(0, Programs::lost));
+                }
+                (true, _) | (false, PAGES_BEHIND..) => continue,
+                (false, _) => {}
+            }
+            is_last = !matches!(stop.recv_timeout(PAUSE), Err(RecvTimeoutError::Timeout));
+        }
+    }
+
+    /// Reads what one CPU has now; returns the number of whole pages.
+    fn turn(&mut self, cpu: usize, page: &mut [u8]) -> Result<u32, TraceError> {
+        let mut whole = 0;
+        for _ in 0..PAGES_IN_TURN_MAX {
+            match (&self.pipes[cpu]).read(page) {
+                Ok(0) => break,
+                Ok(length) => {
+                    let used = self.shape.used(&page[..length])?;
+                    self.spool.push(cpu, &page[..used])?;
+                    whole += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    return Err(TraceError::Machine {
+                        what: "a trace pipe cannot be read",
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Leaves off the events of wakeups when there are so many events that the command
+    /// would feel it.
+    fn slow_down(&mut self) {
+        let elapsed = self.pace.since.elapsed();
+        if elapsed < PACE_TIME || self.wakes.is_empty() {
+            return;
+        }
+        let recorded = self.spool.recorded();
+        let bytes = recorded - self.pace.recorded;
+        if u128::from(bytes) * 1000 > u128::from(PACE_BYTES_MAX) * elapsed.as_millis() {
+            for switch in self.wakes.drain(..) {
+                // The other events cost time and show more.
+                std::fs::write(switch, "0").ok();
+            }
+            self.spool.leave_off_wakes();
+        }
+        self.pace = Pace { since: Instant::now(), recorded };
+    }
+
+    /// Takes the records of the programs so far, in the order of their times: CPUs share the ring,
+    /// and one may be a little late.
+    fn take_records(&mut self) -> Result<(), TraceError> {
+        let Some(programs) = &mut self.programs else { return Ok(()) };
+        self.records.clear();
+        programs.take(&mut self.records);
+        let mut records: Vec<&[u8]> = self.records.chunks_exact(RECORD_BYTES).collect();
+        records.sort_by_key(|record| record.first_chunk().map(|time| u64::from_ne_bytes(*time)));
+        for page in records.chunks(self.spool.page_bytes() / RECORD_BYTES) {
+            self.spool.push(self.pipes.len(), &page.concat())?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of what one read of a pipe returns: a sub-buffer of the ring.
+fn page_size(instance: &Instance) -> Result<usize, TraceError> {
+    match instance.get("buffer_subbuf_size_kb") {
+        Ok(text) => {
+            let kib = text.trim().parse::<usize>();
+            let failed = |_| TraceError::Malformed(format!("a sub-buffer of {text} KiB"));
+            Ok(kib.map_err(failed)? * 1024)
+        }
+        // Before 6.8 a sub-buffer is a page of memory.
+        Err(_) => Ok(rustix::param::page_size()),
+    }
+}

@@ -1,0 +1,378 @@
+//! The processes that are traced: a command, running processes, a cgroup, or all. Lists their
+//! threads, and notices when they end. What their requests become is joined elsewhere.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::error::TraceError;
+
+/// Where the hierarchy of control groups is mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// Control groups below one that are followed.
+const CGROUPS_MAX: usize = 4096;
+/// `PF_KTHREAD` of the flags in `/proc/PID/stat`.
+const KERNEL_THREAD: u64 = 0x20_0000;
+
+/// The processes whose direct I/O is traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A command that is started, with its arguments, and the processes that it starts.
+    Command(Vec<OsString>),
+    /// Running processes by their numbers, all of their threads, and the processes that they start
+    /// from then on.
+    Processes(Vec<u32>),
+    /// The processes of a control group and of those below it.
+    Cgroup(PathBuf),
+    /// Every process of the machine.
+    All,
+}
+
+/// A thread whose requests are traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub thread: u32,
+    /// The process it belongs to.
+    pub process: u32,
+    pub name: String,
+}
+
+/// The traced processes that ran before the trace began.
+#[derive(Debug)]
+pub enum Attached {
+    /// The processes, each with its name and a descriptor that becomes readable when it ends.
+    Processes(Vec<(u32, String, OwnedFd)>),
+    Cgroup(Cgroup),
+    All,
+}
+
+/// A control group.
+#[derive(Debug)]
+pub struct Cgroup {
+    dir: PathBuf,
+}
+
+/// The traced threads, as far as `/proc` shows them, and the queues of their processes.
+#[derive(Debug, Default)]
+pub struct Scope {
+    pub members: Vec<Member>,
+    /// Processes that have a ring of io_uring.
+    pub with_rings: HashSet<u32>,
+    /// Processes that have a context of Linux AIO.
+    pub with_aio: HashSet<u32>,
+    /// The numbers of control groups of the second version, as events have them.
+    pub cgroups: HashSet<u64>,
+}
+
+impl Attached {
+    /// Finds the target; `None` for a command, which is not running yet.
+    ///
+    /// # Errors
+    /// [`TraceError::Process`], [`TraceError::Cgroup`].
+    pub fn find(target: &Target) -> Result<Option<Attached>, TraceError> {
+        Ok(Some(match target {
+            Target::Command(_) => return Ok(None),
+            Target::Processes(processes) => {
+                let found: Result<Vec<_>, _> =
+                    processes.iter().map(|process| open_process(*process)).collect();
+                Attached::Processes(found?)
+            }
+            Target::Cgroup(path) => Attached::Cgroup(Cgroup::find(path)?),
+            Target::All => Attached::All,
+        }))
+    }
+
+    /// Lists the threads that run now, and the queues of their processes.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        let mut scope = Scope::default();
+        match self {
+            Attached::Processes(processes) => {
+                for (process, ..) in processes {
+                    scope.add_process(*process);
+                }
+            }
+            Attached::Cgroup(cgroup) => {
+                for (dir, number) in cgroup.groups() {
+                    if dir.join("cgroup.controllers").exists() {
+                        scope.cgroups.insert(number);
+                    }
+                    for thread in threads_in(&dir) {
+                        scope.add_thread(thread);
+                    }
+                }
+            }
+            Attached::All => {
+                for process in numbers_in(Path::new("/proc")) {
+                    if process != std::process::id() && !is_kernel_thread(process) {
+                        scope.add_process(process);
+                    }
+                }
+            }
+        }
+        scope.find_queues();
+        scope
+    }
+
+    /// The processes that were named, with their names.
+    #[must_use]
+    pub fn names(&self) -> Vec<(u32, String)> {
+        let Attached::Processes(processes) = self else { return Vec::new() };
+        processes.iter().map(|(number, name, _)| (*number, name.clone())).collect()
+    }
+
+    /// The processes whose open files have names.
+    #[must_use]
+    pub fn processes(&self) -> Vec<u32> {
+        match self {
+            Attached::Processes(processes) => {
+                processes.iter().map(|(number, ..)| *number).collect()
+            }
+            Attached::Cgroup(cgroup) => {
+                let groups = cgroup.groups().into_iter();
+                groups.flat_map(|(dir, _)| numbers_of_file(&dir.join("cgroup.procs"))).collect()
+            }
+            Attached::All => numbers_in(Path::new("/proc")).collect(),
+        }
+    }
+
+    /// Descriptors that are readable once a process is gone, of those that are there.
+    #[must_use]
+    pub fn ends(&self) -> Vec<BorrowedFd<'_>> {
+        let Attached::Processes(processes) = self else { return Vec::new() };
+        let running = processes.iter().filter(|(_, _, end)| !has_ended(end));
+        running.map(|(_, _, end)| end.as_fd()).collect()
+    }
+
+    /// Returns true if nothing is left that could make a request.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Attached::Processes(processes) => processes.iter().all(|(_, _, end)| has_ended(end)),
+            Attached::Cgroup(cgroup) => !cgroup.dir.join("cgroup.procs").exists(),
+            Attached::All => false,
+        }
+    }
+}
+
+impl Cgroup {
+    /// Finds a control group by the path of its directory, or by its path below the mount of the
+    /// hierarchy.
+    fn find(path: &Path) -> Result<Cgroup, TraceError> {
+        let below = Path::new(CGROUPS).join(path.strip_prefix("/").unwrap_or(path));
+        let is_group = |dir: &&PathBuf| dir.join("cgroup.procs").exists();
+        let found = [path.to_owned(), below].iter().find(is_group).cloned();
+        found.map(|dir| Cgroup { dir }).ok_or_else(|| TraceError::Cgroup(path.to_owned()))
+    }
+
+    /// The directories of the group and of those below it, with their numbers.
+    fn groups(&self) -> Vec<(PathBuf, u64)> {
+        let mut groups = Vec::new();
+        let mut waiting = vec![self.dir.clone()];
+        while let Some(dir) = waiting.pop()
+            && groups.len() < CGROUPS_MAX
+        {
+            let Ok(metadata) = fs::metadata(&dir) else { continue };
+            let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
+            let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+            waiting.extend(entries.filter(is_dir).map(|entry| entry.path()));
+            groups.push((dir, metadata.ino()));
+        }
+        groups
+    }
+}
+
+impl Scope {
+    fn add_process(&mut self, process: u32) {
+        let tasks = Path::new("/proc").join(process.to_string()).join("task");
+        self.members.extend(numbers_in(&tasks).map(|thread| member(thread, process)));
+    }
+
+    fn add_thread(&mut self, thread: u32) {
+        self.members.push(member(thread, process_of(thread).unwrap_or(thread)));
+    }
+
+    /// Finds the queues that the processes made before the trace began.
+    fn find_queues(&mut self) {
+        let processes: HashSet<u32> = self.members.iter().map(|member| member.process).collect();
+        for process in processes {
+            let dir = Path::new("/proc").join(process.to_string());
+            let links = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
+            let is_ring = |link: fs::DirEntry| {
+                fs::read_link(link.path()).is_ok_and(|to| to == Path::new("anon_inode:[io_uring]"))
+            };
+            if links.into_iter().any(is_ring) {
+                self.with_rings.insert(process);
+            }
+            let maps = fs::read_to_string(dir.join("maps")).unwrap_or_default();
+            if maps.lines().any(|line| line.contains("/[aio]")) {
+                self.with_aio.insert(process);
+            }
+        }
+    }
+}
+
+/// Opens a process so that its end is noticed, and its number means no other process.
+fn open_process(process: u32) -> Result<(u32, String, OwnedFd), TraceError> {
+    let failed = |why: &str| TraceError::Process { process, why: why.to_owned() };
+    if process == std::process::id() {
+        return Err(failed("that is dio itself; name another process"));
+    }
+    let missing = "no such process; list the running ones with ps -e";
+    let number =
+        i32::try_from(process).ok().and_then(Pid::from_raw).ok_or_else(|| failed(missing))?;
+    let end = pidfd_open(number, PidfdFlags::empty());
+    let end = match (end, process_of(process)) {
+        (Ok(end), _) => end,
+        (Err(_), Some(leader)) if leader != process => {
+            return Err(failed(&format!(
+                "that is a thread of process {leader}; name the process, all of its threads are \
+                 traced"
+            )));
+        }
+        (Err(rustix::io::Errno::SRCH), _) => return Err(failed(missing)),
+        (Err(error), _) => return Err(failed(&io::Error::from(error).to_string())),
+    };
+    Ok((process, name_of(&Path::new("/proc").join(process.to_string())), end))
+}
+
+fn has_ended(end: &OwnedFd) -> bool {
+    let mut watched = [PollFd::new(end, PollFlags::IN)];
+    poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+fn member(thread: u32, process: u32) -> Member {
+    Member { thread, process, name: name_of(&Path::new("/proc").join(thread.to_string())) }
+}
+
+fn name_of(dir: &Path) -> String {
+    let bytes = fs::read(dir.join("comm")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned()
+}
+
+/// The process that a thread belongs to.
+fn process_of(thread: u32) -> Option<u32> {
+    let status = fs::read(Path::new("/proc").join(thread.to_string()).join("status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// The threads of a control group; the file of the first version has another name.
+fn threads_in(dir: &Path) -> Vec<u32> {
+    ["cgroup.threads", "tasks"]
+        .into_iter()
+        .map(|file| numbers_of_file(&dir.join(file)))
+        .find(|threads| !threads.is_empty())
+        .unwrap_or_default()
+}
+
+fn numbers_of_file(path: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// The entries of a directory of `/proc` whose names are numbers.
+fn numbers_in(dir: &Path) -> impl Iterator<Item = u32> + use<> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Returns true for a thread of the kernel: it makes requests for others, not its own.
+fn is_kernel_thread(process: u32) -> bool {
+    let stat = fs::read(Path::new("/proc").join(process.to_string()).join("stat"));
+    let stat = stat.unwrap_or_default();
+    // The name is in brackets, and may hold some.
+    let behind_name = stat.iter().rposition(|byte| *byte == b')').map_or(0, |at| at + 1);
+    let rest = String::from_utf8_lossy(&stat[behind_name..]).into_owned();
+    let flags = rest.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(process: u32) -> String {
+        let refused = Attached::find(&Target::Processes(vec![process])).unwrap_err();
+        assert_eq!(refused.exit_status(), 125);
+        refused.to_string()
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_traced_is_named_with_the_reason() {
+        let absent = refusal(i32::MAX.cast_unsigned());
+        assert!(absent.contains("process 2147483647: no such process"), "{absent}");
+        assert!(refusal(0).contains("no such process"));
+        assert!(refusal(std::process::id()).contains("dio itself"));
+    }
+
+    #[test]
+    fn a_thread_is_refused_with_the_number_of_its_process() {
+        let own = std::process::id();
+        let thread = std::thread::spawn(move || {
+            refusal(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())
+        });
+        let refused = thread.join().unwrap();
+        assert!(refused.contains(&format!("a thread of process {own}")), "{refused}");
+    }
+
+    #[test]
+    fn the_threads_of_a_process_are_listed_until_it_ends() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let process = child.id();
+        let attached = Attached::find(&Target::Processes(vec![process])).unwrap().unwrap();
+        let members = attached.scope().members;
+        assert_eq!(members.iter().map(|one| one.thread).collect::<Vec<_>>(), [process]);
+        assert!(!attached.is_gone());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(attached.is_gone());
+        assert!(attached.scope().members.is_empty());
+    }
+
+    #[test]
+    fn every_process_but_this_and_the_kernels_threads_is_one_of_all() {
+        let members = Attached::All.scope().members;
+        let all: HashSet<u32> = members.iter().map(|member| member.process).collect();
+        assert!(all.contains(&1), "the first process is there");
+        assert!(!all.contains(&std::process::id()));
+        assert!(all.iter().all(|process| !is_kernel_thread(*process)));
+        assert!(!Attached::All.is_gone());
+    }
+
+    #[test]
+    fn what_is_not_a_control_group_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = Attached::find(&Target::Cgroup(dir.path().to_owned())).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains(dir.path().to_str().unwrap()), "{text}");
+        assert!(text.contains("not a control group"), "{text}");
+    }
+
+    #[test]
+    fn a_control_group_is_followed_below_and_its_removal_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (outer, inner) = (dir.path().join("a"), dir.path().join("a/b"));
+        fs::create_dir_all(&inner).unwrap();
+        for file in ["cgroup.procs", "cgroup.controllers"] {
+            fs::write(outer.join(file), "").unwrap();
+            fs::write(inner.join(file), "").unwrap();
+        }
+        let own = std::process::id();
+        fs::write(inner.join("cgroup.threads"), format!("{own}\n")).unwrap();
+        let attached = Attached::find(&Target::Cgroup(outer.clone())).unwrap().unwrap();
+        let scope = attached.scope();
+        assert_eq!(scope.members.iter().map(|one| one.process).collect::<Vec<_>>(), [own]);
+        let number = |dir: &Path| fs::metadata(dir).unwrap().ino();
+        assert_eq!(scope.cgroups, HashSet::from([number(&outer), number(&inner)]));
+        fs::remove_dir_all(&outer).unwrap();
+        assert!(attached.is_gone());
+    }
+}

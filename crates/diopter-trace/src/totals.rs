@@ -1,0 +1,385 @@
+//! Counts and times of requests that are not kept one by one: of a long trace those after the
+//! first, and of a live view those of the last second.
+
+use std::collections::{BTreeMap, HashMap};
+
+use hdrhistogram::Histogram;
+
+use crate::document::{Completions, Doors, PhaseLatencies, PhaseLatency};
+use crate::model::{Context, Door, Trace, TracedBio, TracedOp, TracedRequest};
+use crate::phases::{Phases, end_of};
+
+/// Longer times than this (an hour) are counted as this long.
+const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
+/// Digits of a percentile that hold.
+const DIGITS: u8 = 3;
+/// Distinct sizes of bios that are counted one by one.
+const SIZES_MAX: usize = 4096;
+/// Files with percentiles; those of further files are counted only.
+const FILES_TIMED_MAX: usize = 256;
+
+/// Counts and times of requests.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    pub requests: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    pub bios: u64,
+    pub bios_bytes: u64,
+    /// Requests for devices that the bios became.
+    pub device_requests: u64,
+    /// Bios of one request: the least and the most.
+    pub bios_min: u64,
+    pub bios_max: u64,
+    /// Bios by size.
+    pub sizes: BTreeMap<u64, u64>,
+    pub completions: Completions,
+    pub doors: Doors,
+    /// Most requests that were in flight at once.
+    pub in_flight_max: u64,
+    /// Reads that began at the end of the file or behind it.
+    pub reads_at_end: u64,
+    /// Requests of which a part went through the page cache.
+    pub buffered: u64,
+    /// Requests of several bios, or of one that was cut.
+    pub split: u64,
+    pub latencies: Recorders,
+    /// By index into [`Trace::files`].
+    pub files: HashMap<usize, FileTotals>,
+}
+
+/// Counts and times of the requests of one file.
+#[derive(Clone, Debug, Default)]
+pub struct FileTotals {
+    pub requests: u64,
+    pub reads: u64,
+    pub bytes: u64,
+    pub bios: u64,
+    pub completions: Completions,
+    /// Requests whose end no event showed.
+    pub unfinished: u64,
+    pub reads_at_end: u64,
+    pub buffered: u64,
+    /// Their times; `None` where there are too many files.
+    pub total: Option<Recorder>,
+}
+
+/// The joined requests as they come: the first are kept, and the others counted.
+#[derive(Debug, Default)]
+pub struct Collector {
+    pub trace: Trace,
+    /// Requests that are kept at most; `None` for all.
+    pub kept_max: Option<usize>,
+    /// The requests that are not kept.
+    pub beyond: Totals,
+    /// The requests since this was last taken, if someone watches.
+    pub interval: Option<Totals>,
+    /// Begins and ends of requests that are not kept, since the last that were looked at.
+    edges: Vec<(u64, bool)>,
+}
+
+impl Collector {
+    /// Keeps at most so many requests, and counts those of intervals too if it is watched.
+    #[must_use]
+    pub fn new(kept_max: usize, is_watched: bool) -> Collector {
+        let interval = is_watched.then(Totals::default);
+        Collector { kept_max: Some(kept_max), interval, ..Collector::default() }
+    }
+
+    /// Takes a request with its bios.
+    pub fn add(&mut self, mut request: TracedRequest, bios: Vec<TracedBio>) {
+        let has_room = self.kept_max.is_none_or(|most| self.trace.requests.len() < most);
+        if !has_room || self.interval.is_some() {
+            let phases = Phases::with_bios(&request, bios.iter());
+            if let Some(interval) = &mut self.interval {
+                interval.add(&request, bios.iter(), &phases);
+                interval.add_to_file(&request, &phases);
+            }
+            if !has_room {
+                self.beyond.add(&request, bios.iter(), &phases);
+                self.beyond.add_to_file(&request, &phases);
+                self.edges.extend(
+                    end_of(&request)
+                        .into_iter()
+                        .flat_map(|end| [(request.times.begin, true), (end, false)]),
+                );
+                return;
+            }
+        }
+        let first = self.trace.bios.len();
+        request.bios = (first..first + bios.len()).collect();
+        self.trace.bios.extend(bios);
+        self.trace.requests.push(request);
+    }
+
+    /// Looks at how many of the requests since the last call were in flight at once.
+    pub fn end_part(&mut self) {
+        let most = most_at_once(&mut self.edges);
+        self.beyond.in_flight_max = self.beyond.in_flight_max.max(most);
+        self.edges.clear();
+    }
+
+    /// Puts the kept requests in the order of their begin, by which they are numbered.
+    pub fn finish(&mut self) {
+        self.end_part();
+        self.trace.requests.sort_by_key(|request| request.times.begin);
+    }
+}
+
+/// The most that were in flight at once, of begins (`true`) and ends.
+pub fn most_at_once(edges: &mut [(u64, bool)]) -> u64 {
+    // An end comes before a begin at the same time: one request made room for the other.
+    edges.sort_unstable();
+    let mut now = 0_u64;
+    let mut most = 0;
+    for (_, is_begin) in edges {
+        now = if *is_begin { now + 1 } else { now.saturating_sub(1) };
+        most = most.max(now);
+    }
+    most
+}
+
+/// Most of these requests that were in flight at once.
+pub fn in_flight_max<'a>(requests: impl Iterator<Item = &'a TracedRequest>) -> u64 {
+    let mut edges: Vec<(u64, bool)> = requests
+        .filter_map(|request| Some((request.times.begin, end_of(request)?)))
+        .flat_map(|(begin, end)| [(begin, true), (end, false)])
+        .collect();
+    most_at_once(&mut edges)
+}
+
+impl Totals {
+    /// Counts a request with its bios.
+    pub fn add<'a>(
+        &mut self,
+        request: &TracedRequest,
+        bios: impl Iterator<Item = &'a TracedBio>,
+        phases: &Phases,
+    ) {
+        let (mut count, mut pieces) = (0, 0);
+        for bio in bios {
+            count += 1;
+            pieces += u64::from(bio.pieces.max(1));
+            self.bios_bytes += bio.bytes;
+            self.count_size(bio.bytes);
+        }
+        self.bios_min = if self.requests == 0 { count } else { self.bios_min.min(count) };
+        self.bios_max = self.bios_max.max(count);
+        self.requests += 1;
+        self.bytes += bytes_moved(request);
+        self.bios += count;
+        self.device_requests += pieces;
+        self.split += u64::from(pieces > 1);
+        self.reads_at_end += u64::from(is_at_end(request));
+        self.buffered += u64::from(request.is_buffered);
+        count_context(&mut self.completions, request.context);
+        *match request.door {
+            Door::Syscall => &mut self.doors.syscall,
+            Door::Aio => &mut self.doors.aio,
+            Door::Uring => &mut self.doors.uring,
+            Door::Unknown => &mut self.doors.unknown,
+        } += 1;
+        self.latencies.record(phases);
+    }
+
+    /// Counts a request for its file.
+    pub fn add_to_file(&mut self, request: &TracedRequest, phases: &Phases) {
+        let is_timed = self.files.len() < FILES_TIMED_MAX;
+        let file = self.files.entry(request.file).or_insert_with(|| FileTotals {
+            total: is_timed.then(Recorder::small),
+            ..FileTotals::default()
+        });
+        file.add(request);
+        if let Some(total) = &mut file.total {
+            total.record(phases.total);
+        }
+    }
+
+    fn count_size(&mut self, bytes: u64) {
+        let is_exact = self.sizes.len() < SIZES_MAX || self.sizes.contains_key(&bytes);
+        let size = if is_exact { bytes } else { bytes.next_power_of_two() };
+        *self.sizes.entry(size).or_default() += 1;
+    }
+}
+
+impl FileTotals {
+    /// Counts a request, but for its time.
+    pub fn add(&mut self, request: &TracedRequest) {
+        self.requests += 1;
+        self.reads += u64::from(request.op == TracedOp::Read);
+        self.bytes += bytes_moved(request);
+        self.bios += u64::try_from(request.bios.len()).expect("a length fits 64 bits");
+        self.unfinished += u64::from(request.result.is_none() && end_of(request).is_none());
+        self.reads_at_end += u64::from(is_at_end(request));
+        self.buffered += u64::from(request.is_buffered);
+        count_context(&mut self.completions, request.context);
+    }
+}
+
+/// Bytes that a request moved: none of one that failed, all of one whose end no event showed.
+#[must_use]
+pub fn bytes_moved(request: &TracedRequest) -> u64 {
+    request.result.map_or(request.length, |result| u64::try_from(result).unwrap_or(0))
+}
+
+/// Returns true for a read that met the end of the file at once, and moved nothing.
+#[must_use]
+pub fn is_at_end(request: &TracedRequest) -> bool {
+    request.op == TracedOp::Read && request.result == Some(0) && request.length > 0
+}
+
+/// Counts a completion at its place.
+pub fn count_context(counts: &mut Completions, context: Option<Context>) {
+    *match context {
+        Some(Context::HardIrq) => &mut counts.hardirq,
+        Some(Context::SoftIrq) => &mut counts.softirq,
+        Some(Context::Kworker) => &mut counts.kworker,
+        Some(Context::Task) => &mut counts.task,
+        Some(Context::Poller) => &mut counts.poller,
+        None => &mut counts.unknown,
+    } += 1;
+}
+
+/// The times of many requests in one phase.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    histogram: Histogram<u64>,
+    sum: u64,
+}
+
+impl Default for Recorder {
+    fn default() -> Recorder {
+        let histogram = Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS);
+        Recorder { histogram: histogram.expect("bounds and digits are valid"), sum: 0 }
+    }
+}
+
+impl Recorder {
+    /// One that takes memory as it needs it.
+    #[must_use]
+    pub fn small() -> Recorder {
+        Recorder { histogram: Histogram::new(DIGITS).expect("the digits are valid"), sum: 0 }
+    }
+
+    pub fn record(&mut self, time: Option<u64>) {
+        if let Some(time) = time {
+            let recorded = self.histogram.record(time.min(LATENCY_NS_MAX));
+            recorded.expect("a histogram takes every time up to its bound, or grows");
+            self.sum = self.sum.saturating_add(time);
+        }
+    }
+
+    #[must_use]
+    pub fn latency(&self) -> Option<PhaseLatency> {
+        let count = self.histogram.len();
+        if count == 0 {
+            return None;
+        }
+        let at = |quantile| self.histogram.value_at_quantile(quantile).min(self.histogram.max());
+        Some(PhaseLatency {
+            count,
+            mean: ratio(self.sum, count),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            max: self.histogram.max(),
+            sum: self.sum,
+        })
+    }
+}
+
+/// The phases in their order, and the total.
+#[derive(Clone, Debug, Default)]
+pub struct Recorders([Recorder; 6]);
+
+impl Recorders {
+    pub fn record(&mut self, phases: &Phases) {
+        let times = phases.in_order().into_iter().chain([phases.total]);
+        for (recorder, time) in self.0.iter_mut().zip(times) {
+            recorder.record(time);
+        }
+    }
+
+    #[must_use]
+    pub fn latencies(&self) -> PhaseLatencies {
+        let [submit, queue, device, detour, wake, total] = self.0.each_ref().map(Recorder::latency);
+        PhaseLatencies { submit, queue, device, detour, wake, total }
+    }
+}
+
+/// A quotient, exact to 9 digits.
+#[must_use]
+pub fn ratio(part: u64, whole: u64) -> f64 {
+    let Some(billionths) = (u128::from(part) * 1_000_000_000).checked_div(whole.into()) else {
+        return 0.0;
+    };
+    let (whole, rest) = (billionths / 1_000_000_000, billionths % 1_000_000_000);
+    let exact = |n: u128| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
+    exact(whole) + exact(rest) / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::synthetic::Job;
+
+    /// The requests of a job, collected with room for so many.
+    fn collected(job: &Job, kept_max: Option<usize>) -> Collector {
+        let trace = job.trace();
+        let mut collector = Collector { kept_max, ..Collector::default() };
+        for request in trace.requests {
+            let bios = request.bios.iter().map(|bio| trace.bios[*bio].clone()).collect();
+            collector.add(request, bios);
+        }
+        collector.finish();
+        collector
+    }
+
+    #[test]
+    fn requests_beyond_the_limit_are_counted_and_not_kept() {
+        let job = Job::with(|job| job.bios = 2);
+        let collector = collected(&job, Some(50));
+        assert_eq!((collector.trace.requests.len(), collector.trace.bios.len()), (50, 100));
+        let beyond = &collector.beyond;
+        assert_eq!((beyond.requests, beyond.bios, beyond.bytes), (150, 300, 150 * 4096));
+        assert_eq!((beyond.completions.softirq, beyond.doors.aio), (150, 150));
+        assert_eq!((beyond.in_flight_max, beyond.split), (16, 150));
+        assert_eq!(beyond.latencies.latencies().total.unwrap().count, 150);
+        assert_eq!(collected(&job, None).trace.requests.len(), 200);
+    }
+
+    #[test]
+    fn an_interval_counts_requests_whether_they_are_kept_or_not() {
+        let mut collector = Collector { kept_max: Some(1), ..Collector::default() };
+        collector.interval = Some(Totals::default());
+        let trace = Job::with(|job| job.files = 2).trace();
+        for request in trace.requests {
+            let bios = request.bios.iter().map(|bio| trace.bios[*bio].clone()).collect();
+            collector.add(request, bios);
+        }
+        let interval = collector.interval.unwrap();
+        assert_eq!((interval.requests, interval.files.len()), (200, 2));
+        let times = interval.files[&0].total.as_ref().unwrap().latency().unwrap();
+        assert_eq!(times.count, 100);
+        assert!(times.p50.abs_diff(158_000) < 158, "{}", times.p50);
+    }
+
+    #[test]
+    fn kept_requests_are_in_the_order_of_their_begin_with_their_own_bios() {
+        let trace = Job::with(|job| job.requests = 3).trace();
+        let mut collector = Collector::default();
+        for at in [2, 0, 1] {
+            let bios = trace.requests[at].bios.iter().map(|bio| trace.bios[*bio].clone());
+            collector.add(trace.requests[at].clone(), bios.collect());
+        }
+        collector.finish();
+        for (kept, request) in collector.trace.requests.iter().zip(&trace.requests) {
+            assert_eq!(kept.times, request.times);
+            assert_eq!(
+                collector.trace.bios[kept.bios[0]].queued,
+                trace.bios[request.bios[0]].queued
+            );
+        }
+    }
+}
