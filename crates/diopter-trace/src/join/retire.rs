@@ -73,7 +73,7 @@ impl Join {
             return self.age(times.begin) > LOST_TIME;
         }
         let ended = times.completed.or(times.device_done).unwrap_or(times.begin);
-        let is_awaited = has_wakes && times.woken.is_none();
+        let is_awaited = has_wakes && times.woken.is_none() && !pending.is_given_up;
         self.age(ended) > if is_awaited { WAKE_TIME } else { SETTLE_TIME }
     }
 

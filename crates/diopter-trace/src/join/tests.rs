@@ -8,6 +8,8 @@ use crate::totals::Collector;
 
 const ROOT: u32 = 10;
 const WORKER: u32 = 11;
+/// A thread of the kernel.
+const KERNEL: u32 = 5;
 const ENTRY: u64 = 0xabc0;
 const LENGTH: u32 = 4096;
 
@@ -215,4 +217,131 @@ fn threads_that_the_command_did_not_start_are_not_reported() {
     let mut script = Script::new();
     script.begin(99, 0).bio(99).complete(99);
     assert!(script.end().requests.is_empty());
+}
+
+/// Requests that leave while others come are the same as those that leave at the end.
+#[test]
+fn requests_that_retire_early_are_those_of_a_trace_that_is_joined_at_once() {
+    let run = |is_early: bool| {
+        let mut script = Script::new();
+        let mut collector = Collector::default();
+        script.ring().worker();
+        for number in 0..200 {
+            // Some attempts are refused, and a worker repeats them.
+            let is_refused = number % 10 == 0;
+            let thread = if is_refused { WORKER } else { ROOT };
+            script.at(ROOT, What::UringSubmitted(ENTRY));
+            if is_refused {
+                script.begin(ROOT, IOCB_NOWAIT).at(ROOT, What::UringPunted(ENTRY));
+            }
+            let retire = |script: &mut Script, collector: &mut Collector| {
+                if is_early {
+                    script.join.retire(true, collector);
+                    // The last one may still change, its attempt, and the one before.
+                    assert!(script.join.held() <= 3, "{}", script.join.held());
+                }
+            };
+            if is_refused {
+                retire(&mut script, &mut collector);
+            }
+            script.begin(thread, 0).bio(thread).at(thread, What::Issued(sectors(0)));
+            retire(&mut script, &mut collector);
+            // It completes in a thread of the kernel.
+            script.at(KERNEL, What::BioDone(sectors(0))).complete(KERNEL);
+            retire(&mut script, &mut collector);
+            script.at(thread, What::UringCompleted(ENTRY));
+            script.now += 20_000_000;
+        }
+        script.join.finish(&mut collector);
+        collector.trace
+    };
+    let (whole, early) = (run(false), run(true));
+    assert_eq!(whole.requests.len(), 200);
+    assert_eq!(format!("{:?}", whole.requests), format!("{:?}", early.requests));
+    assert_eq!(format!("{:?}", whole.bios), format!("{:?}", early.bios));
+    assert_eq!(whole.unknown, [""; 0]);
+    assert_eq!(early.unknown, [""; 0]);
+}
+
+/// A request whose end is lost leaves after a minute, and one in flight stays.
+#[test]
+fn a_request_without_an_end_leaves_after_a_minute() {
+    let mut script = Script::new();
+    let mut collector = Collector::default();
+    script.begin(ROOT, 0).bio(ROOT);
+    script.now += 59_000_000_000;
+    script.at(ROOT, What::LogSlept).join.retire(true, &mut collector);
+    assert_eq!((script.join.held(), collector.trace.requests.len()), (1, 0));
+    script.now += 2_000_000_000;
+    script.at(ROOT, What::LogSlept).join.retire(true, &mut collector);
+    assert_eq!((script.join.held(), collector.trace.requests.len()), (0, 1));
+    assert_eq!(collector.trace.requests[0].result, None);
+    script.join.finish(&mut collector);
+    assert_eq!(collector.trace.unknown, ["how 1 requests ended: no event showed it"]);
+}
+
+fn scope(thread: u32, cgroup: u64) -> Scope {
+    let member = Member { thread, process: thread, name: "sh".to_owned() };
+    Scope { members: vec![member], cgroups: HashSet::from([cgroup]), ..Scope::default() }
+}
+
+/// The requests of a thread that begins one every microsecond, with other events between.
+fn requests_of(mut join: Join, thread: u32, between: &[(usize, What)]) -> usize {
+    let begin = |position: u64| Begin {
+        inode: inode(),
+        file_size: 1 << 30,
+        position,
+        count: 4096,
+        done_before: 0,
+        flags: 0,
+        is_async: false,
+        is_write: false,
+    };
+    for number in 0..10_u64 {
+        for (_, what) in between.iter().filter(|(at, _)| u64::try_from(*at) == Ok(number)) {
+            let time = 1000 + number * 1000 - 1;
+            join.take(Event { time, thread: 1, flags: 0, what: what.clone() });
+        }
+        let (time, what) = (1000 + number * 1000, What::Begin(begin(number * 4096)));
+        join.take(Event { time, thread, flags: 0, what });
+        let (position, result) = ((number + 1) * 4096, 4096);
+        let what = What::Complete { inode: inode(), position, result };
+        join.take(Event { time: time + 1, thread, flags: 0, what });
+    }
+    let mut collector = Collector::default();
+    join.finish(&mut collector);
+    collector.trace.requests.len()
+}
+
+#[test]
+fn a_process_counts_while_it_is_in_a_traced_control_group() {
+    const GROUP: u64 = 77;
+    let join = |scope| Join::new(scope, Files::default(), true);
+    let moved = |cgroup| What::Moved { process: 20, cgroup };
+    assert_eq!(requests_of(join(scope(20, GROUP)), 20, &[]), 10);
+    assert_eq!(requests_of(join(scope(20, GROUP)), 20, &[(4, moved(5))]), 4);
+    assert_eq!(requests_of(join(scope(9, GROUP)), 20, &[(4, moved(GROUP))]), 6);
+    let twice = [(2, moved(GROUP)), (5, moved(5))];
+    assert_eq!(requests_of(join(scope(9, GROUP)), 20, &twice), 3);
+    assert_eq!(requests_of(join(scope(9, GROUP)), 20, &[(2, What::MovedElsewhere)]), 0);
+}
+
+#[test]
+fn a_thread_that_is_found_late_counts_from_its_start_or_else_from_then_on() {
+    let late = |time| {
+        let mut join = Join::new(scope(9, 77), Files::default(), true);
+        join.find_late(scope(20, 77), time);
+        join
+    };
+    // Found before the request at 5000.
+    assert_eq!(requests_of(late(4_500), 20, &[]), 6);
+    assert_eq!(requests_of(late(u64::MAX), 20, &[]), 0);
+    // No traced thread starts it: it was put into the group as it was made.
+    let made = What::TaskMade { task: 20, name: "sh".to_owned(), is_thread: false };
+    assert_eq!(requests_of(late(u64::MAX), 20, &[(3, made)]), 7);
+    // Its number is used again, by a process that is not traced.
+    let made = What::TaskMade { task: 20, name: "sh".to_owned(), is_thread: false };
+    let scope = scope(20, 77);
+    let join = Join::new(scope, Files::default(), true);
+    assert_eq!(requests_of(join, 20, &[(3, What::TaskEnded(20)), (4, made)]), 3);
 }
