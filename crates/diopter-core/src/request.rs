@@ -154,8 +154,12 @@ impl FinishedRequest {
 
     /// The same through an aligned buffer.
     #[inline]
-    pub(crate) fn bounced(self) -> FinishedRequest {
-        FinishedRequest { is_bounced: true, ..self }
+    pub(crate) fn bounced(mut self) -> FinishedRequest {
+        self.is_bounced = true;
+        if let Some(detail) = &mut self.detail {
+            detail.route = Route::all_bounced(self.range.length());
+        }
+        self
     }
 
     /// The same with another result, outcome and route.

@@ -27,8 +27,8 @@ use crate::file::File;
 /// memory.fill(7);
 /// engine.start(&file, diopter::Request::write(3, memory))?;
 /// let done = engine.wait(Duration::from_secs(10))?.expect("one is in flight");
+/// assert!(done.outcome().is_all_done());
 /// assert_eq!(done.result?.get(), 5000);
-/// assert!(done.outcome.is_all_done());
 /// # Ok(())
 /// # }
 /// ```

@@ -436,7 +436,7 @@ impl File {
     /// # let file = diopter::File::create(directory.path().join("data"))?;
     /// let memory = diopter::IoBuf::new(4096)?;
     /// let done = file.request(diopter::Request::write(0, memory)).map_err(|r| r.error)?.wait();
-    /// println!("{:?} {:?} {:?}", done.outcome, done.route, done.timing);
+    /// println!("{:?} {:?}", done.outcome(), done.route());
     /// # Ok(())
     /// # }
     /// ```

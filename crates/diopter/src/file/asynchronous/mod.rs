@@ -287,7 +287,7 @@ impl File {
     /// # futures::executor::block_on(async {
     /// let request = diopter::Request::write(7, diopter::IoBuf::new(5000)?);
     /// let done = file.request_async(request).await.map_err(|refused| refused.error)?;
-    /// println!("{:?} {:?} {:?}", done.outcome, done.route, done.timing);
+    /// println!("{:?} {:?}", done.outcome(), done.route());
     /// # Ok(())
     /// # })
     /// # }
