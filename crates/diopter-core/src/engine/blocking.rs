@@ -121,12 +121,13 @@ impl Core {
                 debug_assert_eq!(self.flight.notes[id.index()].request, place);
                 let result = self.backend.run_now(id);
                 self.flight.retire(id);
+                let runs = self.flight.runs[id.index()];
                 let pending = &mut self.table.entries[place];
-                if result.is_err() {
+                if result.map_or(0, u64::from) < runs.length() || result.is_err() {
                     // Attempts end by the time that they take.
                     pending.timing.reaped = self.backend.now();
                 }
-                report::note_bio(pending, self.flight.runs[id.index()], result);
+                report::note_bio(pending, runs, result);
             }
         } else if copies && !self.beside.contains(&place) {
             self.beside.push_back(place);

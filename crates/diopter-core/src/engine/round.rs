@@ -148,8 +148,9 @@ impl Core {
             if is_bulk {
                 self.flight.bulk.take_back(result);
             }
-            let pending = &mut self.table.entries[place];
-            pending.timing.reaped = self.now;
+            if self.is_timed {
+                self.table.entries[place].timing.reaped = self.now;
+            }
             if !self.end_single(place, result) {
                 self.note_end(place, id, result);
             }
@@ -173,12 +174,13 @@ impl Core {
         if self.table.entries[place].state.is_single() {
             self.table.lengthen(place, &mut self.flight);
         }
+        let runs = self.flight.runs[id.index()];
         let pending = &mut self.table.entries[place];
-        if result.map_or(0, u64::from) == 0 {
+        if result.map_or(0, u64::from) < runs.length() || result.is_err() {
             // Attempts end by the time that they take.
             pending.timing.reaped = self.backend.now();
         }
-        report::note_bio(pending, self.flight.runs[id.index()], result);
+        report::note_bio(pending, runs, result);
         // One that waits is stepped with the next round.
         if pending.outstanding == 0 && !pending.is_blocking() && !pending.is_waiting {
             self.advance(place);

@@ -122,6 +122,38 @@ fn a_flush_that_is_cancelled_leaves_later_ones_alone() {
     assert!(bench.run(Request::sync_data()).result.is_ok());
 }
 
+/// The clock is read for those attempts alone: a bio that succeeds beside them has no time.
+#[test]
+fn attempts_are_timed_from_the_first_one_that_moved_nothing() {
+    for (timings, failing) in [false, true].into_iter().flat_map(|timings| {
+        // Of two bios one fails twice, whichever comes back first.
+        [[0, 2], [1, 2], [0, 3], [1, 3]].map(|failing| (timings, failing))
+    }) {
+        let world = World::new(vec![Disk::new(MIB, 512, 512)]);
+        world.with_disk(0, |disk| disk.load(&vec![1; 65_536]));
+        let slab = Engine::slab();
+        // Two attempts are within the limit, and later than it by the clock.
+        let config = SimConfig { latency_min_ns: 35_000_000_000, ..CONFIG };
+        let mut ended = 0;
+        let again = move |_, result: &mut BioResult| {
+            if failing.contains(&ended) {
+                *result = Err(Errno::EAGAIN);
+            }
+            ended += 1;
+        };
+        let device = Altered(Sim::new(&slab, &world, config), again);
+        let engine = Engine::on_backend(slab, Box::new(device), Policies::default());
+        let engine = engine.with_timings(timings);
+        let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
+        let access = Access { read: true, write: true, ..Access::default() };
+        let target = Target::alone(world.object(0), Identity, blocks, access);
+        // The first and the last block are read.
+        engine.start(&target, Request::write(100, memory(8192, 7))).expect("admitted");
+        let finished = engine.wait(Duration::from_secs(3600)).expect("there").expect("it ends");
+        assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(8192), "{timings} {failing:?}");
+    }
+}
+
 /// The kernel cancels a bio unasked, and takes its time for that.
 #[test]
 fn attempts_that_take_long_end_in_no_progress_long_before_their_count_is_reached() {
