@@ -93,6 +93,43 @@ fn with_update_a_target_is_replaced_if_it_is_older() {
 }
 
 #[test]
+fn a_link_in_place_of_a_file_is_older_than_every_file() {
+    let root = tempfile::tempdir().unwrap();
+    trees(root.path());
+    let (source, target) = (root.path().join("source"), root.path().join("target"));
+    set_time(&source.join("dir/small"), 1000);
+    fs::remove_file(target.join("dir/small")).unwrap();
+    symlink("nowhere", target.join("dir/small")).unwrap();
+    done(&dio(&["-ru"], &source.join("."), &target));
+    assert_eq!(fs::read_to_string(target.join("dir/small")).unwrap(), "new");
+    assert!(!target.join("dir/nowhere").exists());
+}
+
+#[test]
+fn striped_files_are_skipped_whole_or_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let source = root.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let mut create = Command::new(env!("CARGO_BIN_EXE_dio"));
+    create.args(["stripe", "create"]).arg(source.join("striped")).arg("--stripe-size=64K");
+    create.arg("--objects").arg(&source).arg("--objects").arg(&source);
+    let created = create.output().unwrap();
+    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+    let target = root.path().join("target");
+    done(&dio(&["-r", "--striped"], &source, &target));
+    // No object is missing, and none counts.
+    let output = dio(&["-rn", "--striped", "--json"], &source.join("."), &target);
+    let report: serde_json::Value = serde_json::from_slice(&done(&output).stdout).unwrap();
+    assert_eq!((&report["skipped"], &report["files"]), (&1.into(), &0.into()));
+    let plain = root.path().join("plain");
+    done(&dio(&["-u"], &source.join("striped"), &plain));
+    let output = dio(&["-u"], &source.join("striped"), &plain);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("have no time of their content"), "{text}");
+}
+
+#[test]
 fn images_have_no_such_choice_and_are_refused() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("image"), "").unwrap();
@@ -124,7 +161,7 @@ fn the_rate_is_at_most_what_bwlimit_says_and_a_signal_ends_the_wait() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
     command.args(["cp", "-rv", "--bwlimit=1"]).args([&source, &root.path().join("never")]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // Two names: the first file is written, and the second begins after years.
+    // The first file is written, and the second begins after hours.
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     lines.next().unwrap().unwrap();
     let ended = Instant::now();

@@ -98,7 +98,10 @@ impl Batch {
             return false;
         }
         self.make_room(session, depth, DESCRIPTORS_MAX);
-        self.keep_pace(session, inode.metadata().len());
+        self.keep_pace(session);
+        if session.stop().requested().is_some() {
+            return true;
+        }
         if self.room(depth) < DESCRIPTORS_MAX {
             return false;
         }
@@ -114,6 +117,7 @@ impl Batch {
                 return false;
             }
         };
+        session.pace().pay(small.bytes_read());
         let file = small.share();
         self.descriptors += 1;
         self.bytes += small.size;
@@ -142,11 +146,15 @@ impl Batch {
     /// Gives files that are flushed their names before a file of this size is copied alone: they do
     /// not wait for it.
     pub fn publish_before(&mut self, session: &mut Session<'_>, size: u64) {
-        if size >= LARGE_BYTES_MIN { self.settle(session) } else { self.complete(session, 0) }
+        if size >= LARGE_BYTES_MIN || session.options.bytes_per_second.is_some() {
+            return self.settle(session);
+        }
+        self.flushes.begin();
+        self.complete(session, 0);
     }
 
     /// Waits for the limit on the rate, if there is one. What is written meanwhile is flushed.
-    fn keep_pace(&mut self, session: &mut Session<'_>, bytes: u64) {
+    fn keep_pace(&mut self, session: &mut Session<'_>) {
         while !session.pace().is_paid() && session.stop().requested().is_none() {
             if self.flushes.in_flight() > 0 {
                 self.complete(session, usize::MAX);
@@ -154,7 +162,6 @@ impl Batch {
                 session.pace().wait();
             }
         }
-        session.pace().pay(bytes);
     }
 
     /// Waits until nothing waits for a flush.

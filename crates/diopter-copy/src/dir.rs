@@ -344,7 +344,14 @@ impl Entry {
     pub fn rename_to_new(&self, target: &Entry) -> Result<(), Errno> {
         let (from, to) = (&self.dir.fd, &target.dir.fd);
         let flags = RenameFlags::NOREPLACE;
-        Ok(rustix::fs::renameat_with(from, &self.name, to, &target.name, flags)?)
+        match rustix::fs::renameat_with(from, &self.name, to, &target.name, flags) {
+            // NFS, and FUSE servers without this call: a second name, which fails in the same way.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+                rustix::fs::linkat(from, &self.name, to, &target.name, AtFlags::empty())?;
+                self.remove()
+            }
+            renamed => Ok(renamed?),
+        }
     }
 
     /// Removes the name; it is not a directory.

@@ -45,8 +45,8 @@ pub fn copy(session: &mut Session<'_>, source: Found<'_>, destination: Destinati
 
 fn copy_opened(session: &mut Session<'_>, source: &Source, place: Place) -> Step<()> {
     refuse_same(source, &place.existing)?;
-    if keeps(session, source, &place.existing) {
-        session.counts.skipped += 1;
+    if keeps(session, source, &place)? {
+        session.skip(source.size);
         return Ok(());
     }
     let is_to_be_striped = session.options.striped && source.is_striped();
@@ -270,14 +270,26 @@ fn reflink(session: &Session<'_>, source: &Source, temporary: &File) -> Step<boo
 }
 
 /// Returns true if the target stays as it is.
-fn keeps(session: &Session<'_>, source: &Source, existing: &Existing) -> bool {
+fn keeps(session: &Session<'_>, source: &Source, place: &Place) -> Result<bool, Failure> {
     let when = session.options.existing;
-    match existing {
-        Existing::Nothing => false,
-        // Of a link, only the fact that it is there counts.
-        Existing::Link => when == WhenThere::Keep,
-        Existing::File(found) | Existing::Striped(found) | Existing::Device(found) => {
-            when.keeps(found.metadata(), &source.metadata)
+    let (path, existing) = (place.entry.path(), &place.existing);
+    let refused = |cause, remedy| Err(Failure::of_rule("copying to", &path, cause, remedy));
+    let has_no_time = source.is_device() || source.is_striped();
+    match (when, existing) {
+        (WhenThere::Replace, _) | (_, Existing::Nothing) => Ok(false),
+        (_, Existing::Device(_)) => {
+            refused("a device is always there", "leave --no-clobber and --update out")
+        }
+        // The time of a device, or of a manifest, is not that of the content.
+        (WhenThere::Update, Existing::Striped(_)) => {
+            refused("a striped file has no time of its content", "leave --update out")
+        }
+        (WhenThere::Update, _) if has_no_time => {
+            refused("devices and striped files have no time of their content", "leave --update out")
+        }
+        (_, Existing::Link) => Ok(when == WhenThere::Keep),
+        (_, Existing::File(found) | Existing::Striped(found)) => {
+            Ok(when.keeps(found.metadata(), &source.metadata))
         }
     }
 }

@@ -85,6 +85,13 @@ impl Flushes {
         }
     }
 
+    /// Begins the flushes that wait for their group to be complete.
+    pub fn begin(&mut self) {
+        if !self.group.is_empty() {
+            self.start_group();
+        }
+    }
+
     fn start_group(&mut self) {
         let count = self.group.len();
         let busy = {
@@ -115,8 +122,8 @@ impl Flushes {
     /// Returns the flushes that have completed; blocks until there are `least`, or all, but not
     /// longer than [`WAIT_SLICE`].
     pub fn wait(&mut self, least: usize) -> Vec<Flushed> {
-        if least > 0 && !self.group.is_empty() {
-            self.start_group();
+        if least > 0 {
+            self.begin();
         }
         let mut state = self.shared.lock();
         state.wanted = least.min(self.in_flight);

@@ -76,6 +76,9 @@ pub trait Observer {
     /// Reports that the first `position` bytes of the pass are done.
     fn reached(&mut self, _position: u64) {}
 
+    /// Reports a file that is not copied because its target stays, with its bytes.
+    fn skips(&mut self, _bytes: u64) {}
+
     /// Reports a failure or a warning.
     fn notice(&mut self, _notice: Notice<'_>) {}
 }

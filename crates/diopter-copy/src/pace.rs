@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 /// Longest wait before the caller checks whether it is to end.
 const WAIT_SLICE: Duration = Duration::from_millis(50);
 
+/// Longer than any copy takes, and short enough to be added to any time.
+const TIME_MAX: Duration = Duration::from_secs(1 << 32);
+
 /// Bytes are paid for when they begin to move; the next ones begin when these are paid.
 #[derive(Debug)]
 pub struct Pace {
@@ -21,11 +24,10 @@ impl Pace {
     /// Pays for bytes that begin now.
     pub fn pay(&mut self, bytes: u64) {
         let Some(rate) = self.bytes_per_second else { return };
-        // A rate of 1 and the longest file: 2^63 seconds fit.
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
         let takes = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         let from = self.paid_at.max(Instant::now());
-        self.paid_at = from.checked_add(takes).unwrap_or(from);
+        self.paid_at = from.checked_add(takes.min(TIME_MAX)).unwrap_or(from);
     }
 
     /// Returns true if bytes may begin.

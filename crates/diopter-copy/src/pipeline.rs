@@ -200,7 +200,7 @@ impl Pipeline {
             if flow.is_over() {
                 return hash_hole(flow, flow.transfer.size, watch);
             }
-            if flow.buffers() == 0 && !self.pace.is_paid() {
+            if flow.buffers() == 0 && !flow.has_begun_all() && !self.pace.is_paid() {
                 self.pace.wait();
                 continue;
             }

@@ -209,6 +209,11 @@ fn write_all(file: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
 }
 
 impl Small {
+    /// Returns the bytes of the source that were read: none if its blocks are shared.
+    pub fn bytes_read(&self) -> u64 {
+        if self.passed.is_reflinked { 0 } else { self.size }
+    }
+
     /// Returns its open file, for a flush by another thread.
     pub fn share(&self) -> Arc<OwnedFd> {
         self.temporary.share()

@@ -94,14 +94,14 @@ impl Tree<'_, '_> {
         let level = self.levels.last().expect("the walk is in a directory");
         let destination = Destination::Inside(Entry::new(&level.target, &entry.name));
         let metadata = inode.metadata();
-        if !metadata.is_dir() && keeps(self.session, level, &destination, metadata)? {
-            self.session.counts.skipped += 1;
-            return Ok(());
-        }
         if metadata.is_dir() {
             self.enter(entry.open_dir()?, destination)
-        } else if leave_out(self.session, inode, || entry.path())
-            || (!is_temporary_name && self.batch.add(self.session, (entry, inode), (level, depth)))
+        } else if leave_out(self.session, inode, || entry.path()) {
+            Ok(())
+        } else if keeps(self.session, level, &destination, metadata)? {
+            self.session.skip(if metadata.is_file() { metadata.len() } else { 0 });
+            Ok(())
+        } else if !is_temporary_name && self.batch.add(self.session, (entry, inode), (level, depth))
         {
             Ok(())
         } else if metadata.is_file() {
@@ -171,10 +171,20 @@ fn keeps(
     if when == WhenThere::Replace || level.mode.is_some() {
         return Ok(false);
     }
+    if source.is_file() && session.options.striped {
+        // It may be striped: decided where it is opened.
+        return Ok(false);
+    }
     let Destination::Inside(target) = destination else { return Ok(false) };
     let found = target.look()?;
-    let found = found.filter(|found| !found.metadata().is_dir());
-    Ok(found.is_some_and(|found| when.keeps(found.metadata(), source)))
+    Ok(found.is_some_and(|found| stays(when, found.metadata(), source)))
+}
+
+/// Returns true if a file or a link in a directory is not replaced. A link in place of a file says
+/// nothing about the content's time.
+fn stays(when: WhenThere, target: &Metadata, source: &Metadata) -> bool {
+    let is_replaced_link = when == WhenThere::Update && target.is_symlink() && !source.is_symlink();
+    !target.is_dir() && !is_replaced_link && when.keeps(target, source)
 }
 
 /// Makes a symbolic link like the source, or a fifo.
@@ -199,10 +209,8 @@ pub fn copy_other(
     };
     let when = session.options.existing;
     match target.look()? {
-        Some(there)
-            if !there.metadata().is_dir() && when.keeps(there.metadata(), source.metadata()) =>
-        {
-            session.counts.skipped += 1;
+        Some(there) if stays(when, there.metadata(), source.metadata()) => {
+            session.skip(0);
             return Ok(());
         }
         Some(there) if there.id() == source.id() => {

@@ -104,8 +104,8 @@ pub struct ReadingArgs {
     /// Requests in flight, or auto: tuned for throughput while reading
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = values::iodepth)]
     pub iodepth: IoDepth,
-    /// Show progress on standard error: on a terminal, always (elsewhere a line each second), or
-    /// never
+    /// Show progress on standard error: on a terminal, always (elsewhere lines, at most one each
+    /// second), or never
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub progress: BytesProgress,
 }

@@ -205,23 +205,30 @@ pub struct CpArgs {
     pub iodepth: IoDepth,
     /// Skip files whose targets exist
     ///
-    /// A target that another process makes during the copy stays too, and the copy fails.
+    /// A target that another process makes during the copy stays too, and the copy fails. Not for
+    /// images, and devices as targets.
     #[arg(short, long, conflicts_with = "update")]
     pub no_clobber: bool,
     /// Skip files whose targets are as new as they are, or newer
+    ///
+    /// By the times of change of the content. Not for images, devices and striped files, which
+    /// have no such time. A symbolic link in place of a file is replaced.
     #[arg(short, long)]
     pub update: bool,
     /// Read at most this many bytes each second; 10M is 10 MiB/s
+    ///
+    /// A request (--bs) is read at once, and the next one when this one is paid for. Reads of
+    /// --verify count, too.
     #[arg(long, value_name = "SIZE", value_parser = values::positive_size)]
     pub bwlimit: Option<u64>,
-    /// Print the name of each file when its copy begins, and a summary
+    /// Print the name of each file that is copied, and a summary
     #[arg(short, long, conflicts_with = "json")]
     pub verbose: bool,
     /// Show no progress; errors are printed
     #[arg(short, long, conflicts_with_all = ["verbose", "progress"])]
     pub quiet: bool,
-    /// Show progress on standard error: on a terminal, always (elsewhere a line each second), or
-    /// never
+    /// Show progress on standard error: on a terminal, always (elsewhere lines, at most one each
+    /// second), or never
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub progress: BytesProgress,
     /// Print one JSON document (docs/schema/cp.json) on standard output

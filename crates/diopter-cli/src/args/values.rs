@@ -52,7 +52,7 @@ pub enum ProgressWhen {
 pub enum BytesProgress {
     /// On a terminal
     Auto,
-    /// Always; without a terminal, a line each second
+    /// Always; without a terminal in lines, at most one each second
     Always,
     /// Never
     Never,

@@ -39,6 +39,8 @@ pub struct Progress {
     base: u64,
     /// Bytes of the pass in progress.
     size: u64,
+    /// Bytes that are done.
+    at: u64,
 }
 
 /// The lines where there is no terminal.
@@ -63,7 +65,7 @@ impl Progress {
             bar.set_style(style.progress_chars("=> "));
             bar
         });
-        Progress { command, bar, lines, has_names: false, base: 0, size: 0 }
+        Progress { command, bar, lines, has_names: false, base: 0, size: 0, at: 0 }
     }
 
     /// Prints the name of each file whose copy begins.
@@ -82,8 +84,11 @@ impl Progress {
         }
     }
 
-    /// Removes the bar.
+    /// Removes the bar, or prints the last line.
     pub fn finish(&self) {
+        if let Some(lines) = &self.lines {
+            lines.print(self.command, self.at, lines.last);
+        }
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -132,11 +137,21 @@ impl Observer for Progress {
     }
 
     fn reached(&mut self, position: u64) {
+        self.at = self.base + position;
         if let Some(lines) = &mut self.lines {
-            lines.show(self.command, self.base + position);
+            lines.show(self.command, self.at);
         }
         if let Some(bar) = &self.bar {
             bar.set_position(self.base + position);
+        }
+    }
+
+    fn skips(&mut self, bytes: u64) {
+        if let Some(lines) = &mut self.lines {
+            lines.total = lines.total.saturating_sub(bytes);
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_length(bar.length().unwrap_or(0).saturating_sub(bytes));
         }
     }
 
@@ -152,16 +167,19 @@ impl Observer for Progress {
 impl Lines {
     /// Prints a line if it is time for one.
     fn show(&mut self, command: &str, at: u64) {
-        let (since, before) = self.last;
-        let elapsed = since.elapsed();
-        if elapsed < LINE_EVERY {
-            return;
+        if self.last.0.elapsed() >= LINE_EVERY {
+            self.print(command, at, self.last);
+            self.last = (Instant::now(), at);
         }
-        let moved = u128::from(at.saturating_sub(before)) * 1_000_000_000 / elapsed.as_nanos();
+    }
+
+    /// Prints what is done, and the rate since a time at which so many bytes were.
+    fn print(&self, command: &str, at: u64, (since, before): (Instant, u64)) {
+        let elapsed = since.elapsed().as_nanos().max(1);
+        let moved = u128::from(at.saturating_sub(before)) * 1_000_000_000 / elapsed;
         let rate = BinaryBytes(u64::try_from(moved).unwrap_or(u64::MAX));
         let (done, total) = (BinaryBytes(at), BinaryBytes(self.total.max(at)));
         log::line(&format!("dio {command}: {done} of {total}, {rate}/s"));
-        self.last = (Instant::now(), at);
     }
 }
 

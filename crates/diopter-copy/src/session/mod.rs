@@ -111,6 +111,12 @@ impl<'a> Session<'a> {
         self.stop.requested().map_or(Ok(()), |signal| Err(Stop::Signal(signal)))
     }
 
+    /// Notes a file or a link that is not copied because its target stays.
+    pub fn skip(&mut self, bytes: u64) {
+        self.counts.skipped += 1;
+        self.observer.skips(bytes);
+    }
+
     /// The limit on the rate.
     pub fn pace(&mut self) -> &mut Pace {
         self.pipeline.pace()

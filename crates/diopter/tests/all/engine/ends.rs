@@ -122,7 +122,7 @@ fn a_flush_that_is_cancelled_leaves_later_ones_alone() {
     assert!(bench.run(Request::sync_data()).result.is_ok());
 }
 
-/// The clock is read for those attempts alone: a bio that succeeds beside them has no time.
+/// The clock is read for those attempts alone: a bio that succeeds with them has no time.
 #[test]
 fn attempts_are_timed_from_the_first_one_that_moved_nothing() {
     for (timings, failing) in [false, true].into_iter().flat_map(|timings| {
