@@ -48,8 +48,8 @@ impl AioWanted {
     pub const PLAIN: AioWanted = AioWanted { mapped_ring: false };
 }
 
-/// A context of Linux AIO whose operations are bios of one slab. It stays on the thread that made
-/// it.
+/// A context of Linux AIO whose operations are bios of one slab. It may move to another thread
+/// together with its slab.
 pub struct AioContext {
     slab: Slab,
     /// The kernel's name of the context: the address of its ring.
@@ -79,6 +79,10 @@ pub struct AioContext {
     /// The process that set the context up, by generation of fork.
     generation: u64,
 }
+
+// SAFETY: the pointers are to its own control blocks and to the ring of its context, which the
+// kernel maps for the process: every thread of it may use both, one at a time.
+unsafe impl Send for AioContext {}
 
 impl AioContext {
     /// Creates a context with room for `entries` bios, which count against `fs.aio-max-nr`.

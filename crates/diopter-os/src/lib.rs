@@ -56,6 +56,7 @@ pub mod errno;
 pub mod fork;
 
 mod lease;
+mod on_thread;
 pub mod owned;
 
 pub mod buf;

@@ -16,6 +16,8 @@ use crate::testing;
 mod lend;
 #[path = "tests/slab_objects.rs"]
 mod objects_of_bios;
+#[path = "tests/slab_threads.rs"]
+mod threads;
 
 fn slab(bios: u32, segments_per_bio: u32, memories: u32) -> Slab {
     Slab::new(SlabShape { bios, segments_per_bio, memories })

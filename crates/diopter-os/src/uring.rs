@@ -12,6 +12,7 @@ use crate::errno::Errno;
 use crate::fork;
 use crate::memory::MemoryId;
 use crate::object::{ObjectHandle, OpenObject};
+use crate::on_thread::OnThread;
 use crate::op::{BioId, BioResult};
 use crate::rw;
 use crate::slab::Slab;
@@ -81,6 +82,14 @@ impl RingWanted {
         sqpoll: None,
         iopoll: false,
     };
+    /// Everything that a ring can have that is used by one thread after another: no registration
+    /// with a thread, and completions that need no call of the thread that submitted.
+    pub const MOVABLE: RingWanted = RingWanted {
+        single_issuer: false,
+        defer_taskrun: false,
+        registered_ring: false,
+        ..RingWanted::ALL
+    };
     /// A plain ring, as Linux 5.11 has it.
     pub const PLAIN: RingWanted = RingWanted {
         single_issuer: false,
@@ -103,15 +112,16 @@ pub struct RingFeatures {
     pub buffers: u16,
 }
 
-/// An io_uring whose operations are bios of one slab. It stays on the thread that made it.
+/// An io_uring whose operations are bios of one slab. It may move to another thread together with
+/// its slab, unless it has `single_issuer`: the kernel then refuses every thread but the first.
 pub struct Ring {
     /// Dropped by hand: a ring that cannot be drained must not be unmapped under its own
     /// completions.
     ring: ManuallyDrop<IoUring>,
     slab: Slab,
     serial: u64,
-    /// The ring's index among this thread's registered rings.
-    enter_index: Option<u32>,
+    /// The ring's index among the registered rings of the thread that set it up.
+    enter_index: Option<OnThread<u32>>,
     features: RingFeatures,
     /// Accepted bios whose completion was not reaped yet.
     held: u32,
@@ -152,7 +162,7 @@ impl Ring {
     pub fn new(slab: &Slab, entries: u32, wanted: RingWanted) -> Result<Ring, Errno> {
         let (ring, mut granted) = set_up(entries, wanted)?;
         let registered = granted.registered_ring.then(|| register_ring(ring.as_raw_fd()));
-        let enter_index = registered.and_then(Result::ok);
+        let enter_index = registered.and_then(Result::ok).map(OnThread::new);
         granted.registered_ring = enter_index.is_some();
         if granted.registered_files {
             granted.registered_files = ring.submitter().register_files_sparse(FIXED_FILES).is_ok();
@@ -297,7 +307,7 @@ impl Ring {
         } else {
             0
         };
-        let ring = match self.enter_index {
+        let ring = match self.enter_index.and_then(|index| index.get()) {
             Some(index) => {
                 flags |= ENTER_REGISTERED_RING;
                 index
@@ -413,9 +423,9 @@ impl Drop for Ring {
             return;
         }
         if self.drain() {
-            if let Some(index) = self.enter_index.take() {
+            if let Some(index) = self.enter_index.take().and_then(|index| index.get()) {
                 // Left registered, the ring would outlive its descriptor. A failure leaks it until
-                // the thread ends.
+                // the thread ends, and so does another thread, which has another table.
                 unregister_ring(self.ring.as_raw_fd(), index);
             }
             // SAFETY: dropped once, here, and not used afterwards.

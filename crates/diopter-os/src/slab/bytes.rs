@@ -22,22 +22,25 @@ impl Slab {
     /// Returns the length of a memory in bytes; 0 for a stale id.
     #[must_use]
     pub fn memory_length(&self, id: MemoryId) -> usize {
-        self.with_memory(id, |memory| memory.length).unwrap_or(0)
+        let this = self.here();
+        this.with_memory(id, |memory| memory.length).unwrap_or(0)
     }
 
     /// Returns the alignment of a range of memory.
     #[must_use]
     #[inline]
     pub fn alignment(&self, id: MemoryId, start: usize, length: usize) -> AlignmentBits {
-        self.with_memory(id, |memory| alignment_bits(memory, start, length)).unwrap_or_default()
+        let this = self.here();
+        this.with_memory(id, |memory| alignment_bits(memory, start, length)).unwrap_or_default()
     }
 
     /// Returns how many bytes of the span, from its start, fit one bio's segments.
     #[must_use]
     #[inline]
     pub fn prefix_in_segments(&self, span: &Span) -> usize {
-        let most = self.0.shape.segments_per_bio as usize;
-        self.with_memory(span.memory, |memory| {
+        let this = self.here();
+        let most = this.shape.segments_per_bio as usize;
+        this.with_memory(span.memory, |memory| {
             if memory.rest.is_empty() && span.stride.is_none() {
                 return (span.length as usize).min(memory.length.saturating_sub(span.start));
             }
@@ -51,12 +54,13 @@ impl Slab {
     #[must_use]
     #[inline]
     pub fn prefix_within(&self, span: &Span, limits: &SegmentLimits) -> Prefix {
+        let this = self.here();
         let fitting = self.prefix_in_segments(span);
         let ends = (fitting < span.length as usize).then_some(SegmentEnd::Count);
         if *limits == SegmentLimits::NONE {
             return (fitting, ends);
         }
-        let within = self.with_memory(span.memory, |memory| {
+        let within = this.with_memory(span.memory, |memory| {
             let mut rest = fitting;
             let pieces = pieces_of(memory, span).map(|piece| {
                 let length = piece.length.min(rest);
@@ -73,9 +77,10 @@ impl Slab {
     /// # Panics
     /// Panics if a range is out of bounds, an id is stale, or the target may not be written to.
     pub fn copy(&self, from: (MemoryId, usize), to: (MemoryId, usize), length: usize) {
-        let memories = self.0.memories.borrow();
-        let source = &memories[self.place_of(from.0)];
-        let target = &memories[self.place_of(to.0)];
+        let this = self.here();
+        let memories = this.memories.borrow();
+        let source = &memories[this.place_of(from.0)];
+        let target = &memories[this.place_of(to.0)];
         assert!(target.writable, "copy into memory that was lent for a write");
         assert!(
             fits(from.1, length, source.length) && fits(to.1, length, target.length),
@@ -106,7 +111,8 @@ impl Slab {
     /// # Panics
     /// Panics as [`Slab::copy`] does.
     pub fn fill_zero(&self, id: MemoryId, start: usize, length: usize) {
-        let memory = &self.0.memories.borrow()[self.place_of(id)];
+        let this = self.here();
+        let memory = &this.memories.borrow()[this.place_of(id)];
         assert!(memory.writable, "zeros into memory that was lent for a write");
         assert!(fits(start, length, memory.length), "zeros in bounds");
         for piece in memory.pieces(start, length) {

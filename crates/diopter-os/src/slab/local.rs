@@ -121,8 +121,8 @@ impl LocalBio {
             return;
         };
         assert!(fits(at, length, span.length as usize), "in the bounds of the bio");
-        let slab = &self.slab;
-        let memory = &slab.0.memories.borrow()[slab.place_of(span.memory)];
+        let slab = self.slab.here();
+        let memory = &slab.memories.borrow()[slab.place_of(span.memory)];
         let (mut skipped, mut rest) = (at, length);
         for piece in pieces_of(memory, &span) {
             let skips = skipped.min(piece.length);

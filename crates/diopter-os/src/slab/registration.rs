@@ -9,10 +9,11 @@ impl Slab {
     /// Notes that a bio of adopted memory goes to the ring `ring`.
     #[inline]
     pub(crate) fn note_use(&self, id: MemoryId, ring: u64) -> Naming {
-        if self.use_of(id).is_none() {
+        let this = self.here();
+        if this.use_of(id).is_none() {
             return Naming::Plain;
         }
-        self.0.memories.borrow_mut()[id.index as usize].note_use(ring)
+        this.memories.borrow_mut()[id.index as usize].note_use(ring)
     }
 
     /// Calls `f` with the owner of adopted memory; returns `None` if that is not an `IoBuf`. The
@@ -22,7 +23,8 @@ impl Slab {
         id: MemoryId,
         f: impl FnOnce(&mut Mapping) -> R,
     ) -> Option<R> {
-        self.use_of(id)?;
-        self.0.memories.borrow_mut()[id.index as usize].mapping().map(f)
+        let this = self.here();
+        this.use_of(id)?;
+        this.memories.borrow_mut()[id.index as usize].mapping().map(f)
     }
 }

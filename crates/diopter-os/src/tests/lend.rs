@@ -149,18 +149,22 @@ fn memory_that_is_lent_for_a_write_is_never_written() {
 
 #[test]
 fn a_loan_whose_bios_can_not_be_proven_done_aborts_the_process() {
-    check_aborts("a_loan_whose_bios_can_not_be_proven_done_aborts_the_process", || {
-        let (slab, file) = (slab(3, 1, 1), file_of(b"a"));
-        let (mut memory, mut out) = ([0; 3], Out::default());
-        let scope = |out: &mut Out, id| hold_reads(&slab, &file, id, out);
-        let ended = slab.lend(Lent::Fill(&mut memory), &mut out, scope, |_| false);
-        panic!("{ended:?}");
-    });
+    check_aborts(
+        "a_loan_whose_bios_can_not_be_proven_done_aborts_the_process",
+        module_path!(),
+        || {
+            let (slab, file) = (slab(3, 1, 1), file_of(b"a"));
+            let (mut memory, mut out) = ([0; 3], Out::default());
+            let scope = |out: &mut Out, id| hold_reads(&slab, &file, id, out);
+            let ended = slab.lend(Lent::Fill(&mut memory), &mut out, scope, |_| false);
+            panic!("{ended:?}");
+        },
+    );
 }
 
 #[test]
 fn a_panic_while_a_loan_is_drained_aborts_the_process() {
-    check_aborts("a_panic_while_a_loan_is_drained_aborts_the_process", || {
+    check_aborts("a_panic_while_a_loan_is_drained_aborts_the_process", module_path!(), || {
         let (slab, file) = (slab(3, 1, 1), file_of(b"a"));
         let (mut memory, mut out) = ([0; 3], Out::default());
         let scope = |out: &mut Out, id| hold_reads(&slab, &file, id, out);
@@ -171,8 +175,8 @@ fn a_panic_while_a_loan_is_drained_aborts_the_process() {
 }
 
 /// Runs `body` in a separate process, which must abort with its reason on stderr.
-fn check_aborts(name: &str, body: impl FnOnce()) {
-    let Some(output) = testing::in_own_process(module_path!(), name, body) else { return };
+pub(super) fn check_aborts(name: &str, module: &str, body: impl FnOnce()) {
+    let Some(output) = testing::in_own_process(module, name, body) else { return };
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{:?} {stderr}", output.status);
     assert!(stderr.contains("may still write to lent memory"), "{stderr}");

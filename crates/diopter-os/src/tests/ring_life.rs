@@ -351,3 +351,48 @@ fn under_a_storm_of_signals_every_bio_comes_back_once_and_without_an_error() {
 fn read_of(file: &OpenObject, memory: MemoryId, n: u8) -> BioDraft<'_> {
     spec(Op::Read, file, u64::from(n), span(memory, usize::from(n), 1))
 }
+
+#[test]
+fn a_movable_ring_goes_to_another_thread_with_its_slab() {
+    let slab = slab();
+    let memory = adopted(&slab, &[0; 1]);
+    let Some(mut ring) = ring_of(&slab, 8, RingWanted::MOVABLE) else { return };
+    let (never, reader, mut writer) = never(memory, 0);
+    let id = start(&mut ring, never.draft());
+    ring.turn(0, None, &mut Vec::new()).expect("it is submitted");
+    slab.leave_thread();
+    writer.write_all(b"x").expect("a reader");
+    let ended = std::thread::spawn(move || {
+        ring.slab.enter_thread();
+        let mut done = Vec::new();
+        ring.turn(1, Some(LONG), &mut done).expect("a completion");
+        let slab = ring.slab.clone();
+        drop(ring);
+        slab.leave_thread();
+        done
+    });
+    assert_eq!(ended.join().expect("no panic"), [(id, Ok(1))]);
+    slab.enter_thread();
+    slab.retire(id);
+    assert_eq!(slab.release(memory).expect("nothing is held")[..], b"x"[..]);
+    drop(reader);
+}
+
+#[test]
+fn a_ring_without_its_slab_keeps_what_it_has_in_flight() {
+    let slab = slab();
+    let memory = adopted(&slab, &[0; 1]);
+    let Some(mut ring) = ring_of(&slab, 8, RingWanted::MOVABLE) else { return };
+    let (never, _reader, mut writer) = never(memory, 0);
+    let id = start(&mut ring, never.draft());
+    ring.turn(0, None, &mut Vec::new()).expect("it is submitted");
+    writer.write_all(b"x").expect("a reader");
+    let ended = std::thread::spawn(move || {
+        let turn = || ring.turn(1, Some(LONG), &mut Vec::new());
+        catch_unwind(AssertUnwindSafe(turn)).expect_err("the slab is used by another thread");
+        std::mem::forget(ring);
+    });
+    ended.join().expect("no panic");
+    assert_eq!(slab.held_bios(), [id]);
+    assert!(slab.release(memory).is_none(), "the kernel may write to it");
+}

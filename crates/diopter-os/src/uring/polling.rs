@@ -35,7 +35,7 @@ impl Ring {
     /// and sees the queue, and enough bios have completed.
     pub(super) fn call_flags(&mut self, want: u32) -> Option<u32> {
         if !self.is_taken_from_by_a_thread() {
-            return Some(0);
+            return (want > 0 || !self.is_current()).then_some(0);
         }
         let queue = self.ring.submission();
         if queue.need_wakeup() {
@@ -45,6 +45,17 @@ impl Ring {
         let has_overflown = queue.cq_overflow();
         drop(queue);
         (has_overflown || self.ring.completion().len() < want as usize).then_some(0)
+    }
+
+    /// Returns true if a call would submit nothing and post nothing: the kernel has every entry,
+    /// and posts completions without being called.
+    fn is_current(&mut self) -> bool {
+        let RingWanted { defer_taskrun, iopoll, coop_taskrun, .. } = self.features.granted;
+        if defer_taskrun || iopoll || !coop_taskrun {
+            return false;
+        }
+        let queue = self.ring.submission();
+        queue.is_empty() && !queue.taskrun() && !queue.cq_overflow()
     }
 
     /// Returns true if this thread has to poll for completions.

@@ -24,6 +24,10 @@ pub(super) fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingW
         }
         if granted.coop_taskrun {
             builder.setup_coop_taskrun();
+            if !granted.defer_taskrun {
+                // Without it nothing says that a completion waits for a system call.
+                builder.setup_taskrun_flag();
+            }
         }
         let error = match builder.build(entries) {
             Ok(ring) => return Offered::by(&ring).check(granted).map(|()| (ring, granted)),

@@ -66,10 +66,11 @@ impl Stall {
         is_due
     }
 
-    /// Handles the completion of a timer. After a failure the ring sets no further one.
+    /// Handles the completion of a timer. After a failure the ring sets no further one. The kernel
+    /// cancels the timer of a thread that ends.
     pub fn note_timer(&mut self, result: BioResult) {
         self.timer_is_set = false;
-        self.needs_timer = result == Err(Errno::ETIME);
+        self.needs_timer = matches!(result, Err(Errno::ETIME | Errno::ECANCELED));
     }
 
     #[cfg(test)]

@@ -1,0 +1,220 @@
+//! `Tables`: the state that all handles of a slab share.
+
+use std::cell::{Cell, RefCell, UnsafeCell};
+
+use super::SlabShape;
+use super::objects::Objects;
+use super::places::Places;
+use super::span::{lies_in, pieces_of};
+use super::user::User;
+use crate::memory::{Memory, MemoryId, Piece};
+use crate::op::{BioId, BioSpec, Op, Span};
+
+/// The state of a bio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Free,
+    Built,
+    Held,
+    Done,
+}
+
+/// A slot's generation and the state of its bio, in one word: both are read at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp(u64);
+
+impl Stamp {
+    #[inline]
+    pub(super) fn new(generation: u32, state: State) -> Stamp {
+        let state: u64 = match state {
+            State::Free => 0,
+            State::Built => 1,
+            State::Held => 2,
+            State::Done => 3,
+        };
+        Stamp((u64::from(generation) << 32) | state)
+    }
+
+    #[inline]
+    pub(super) fn generation(self) -> u32 {
+        u32::try_from(self.0 >> 32).expect("shifted to 32 bits")
+    }
+}
+
+/// A slot, on separate cache lines.
+#[repr(align(64))]
+pub(super) struct Slot {
+    pub(super) stamp: Cell<Stamp>,
+    pub(super) segments: Cell<u32>,
+    /// The entry of its object.
+    pub(super) object: Cell<u32>,
+    /// The segment of a bio that has one.
+    pub(super) only: UnsafeCell<libc::iovec>,
+    /// The description of the last bio; of the present one unless the slot is free.
+    pub(super) spec: Cell<BioSpec>,
+}
+
+/// The part of a memory's entry that each bio reads, close together.
+pub(super) struct Use {
+    pub(super) generation: Cell<u32>,
+    /// Bios of this memory that code other than the slab may touch.
+    pub(super) held: Cell<u32>,
+}
+
+/// The state of a slab.
+pub(crate) struct Tables {
+    pub(super) user: User,
+    /// Identifies the slab in its process, so that a token cannot be given back to another slab.
+    pub(super) serial: u64,
+    pub(super) shape: SlabShape,
+    pub(super) slots: Box<[Slot]>,
+    pub(super) free: Places,
+    pub(super) uses: Box<[Use]>,
+    pub(super) memories: RefCell<Vec<Memory>>,
+    pub(super) memories_free: Places,
+    pub(super) objects: Objects,
+    /// The segments of each bio that has several.
+    pub(super) iovecs: Box<[UnsafeCell<libc::iovec>]>,
+    pub(super) held: Cell<u32>,
+}
+
+// SAFETY: nothing in the tables is tied to a thread: memory, descriptors and stamps are those of
+// the process. Cells, and the memory behind pointers, are reached through `Slab::here` alone, which
+// excludes every thread but the user; one user's last access happens before the next one's first
+// (`User`). The shape and the serial number, which any thread reads, never change. The drop has the
+// value to itself.
+unsafe impl Send for Tables {}
+// SAFETY: as above.
+unsafe impl Sync for Tables {}
+
+impl Tables {
+    pub(super) fn is_held(&self, id: BioId) -> bool {
+        let slot = &self.slots[id.index as usize];
+        slot.stamp.get() == Stamp::new(id.generation, State::Held)
+    }
+
+    #[inline(always)]
+    pub(super) fn memory_id(&self, index: u32) -> MemoryId {
+        MemoryId { index, generation: self.uses[index as usize].generation.get() }
+    }
+
+    /// Empties a memory's entry; later ids differ from every earlier one.
+    #[inline(always)]
+    pub(super) fn vacate(&self, index: u32, memory: &mut Memory) {
+        memory.clear();
+        let its = &self.uses[index as usize];
+        its.generation.set(its.generation.get().wrapping_add(1));
+        self.memories_free.push(index);
+    }
+
+    /// Returns the use of a memory that is adopted or lent; `None` for a stale id.
+    #[inline(always)]
+    pub(super) fn use_of(&self, id: MemoryId) -> Option<&Use> {
+        let its = self.uses.get(id.index as usize)?;
+        (its.generation.get() == id.generation).then_some(its)
+    }
+
+    #[inline]
+    pub(super) fn with_memory<R>(&self, id: MemoryId, f: impl FnOnce(&Memory) -> R) -> Option<R> {
+        self.use_of(id)?;
+        Some(f(&self.memories.borrow()[id.index as usize]))
+    }
+
+    /// Returns the index of a memory that is adopted or lent.
+    ///
+    /// # Panics
+    /// Panics for a stale id.
+    #[inline(always)]
+    pub(super) fn place_of(&self, id: MemoryId) -> usize {
+        assert!(self.use_of(id).is_some(), "a memory id that is in use");
+        id.index as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn write_segments(&self, index: u32, slot: &Slot, spec: &BioSpec) -> u32 {
+        let Some(span) = spec.span else {
+            assert!(!spec.op.is_transfer(), "reads and writes name memory");
+            return 0;
+        };
+        let memory = &self.memories.borrow()[self.place_of(span.memory)];
+        let length = span.length as usize;
+        assert!(lies_in(&span, memory), "a bio's span lies in its memory");
+        assert!(memory.writable || spec.op == Op::Write, "a read fills memory that may be written");
+        if memory.rest.is_empty() && span.stride.is_none() && length > 0 {
+            // The common case, without the walk.
+            let from = memory.first.base.wrapping_add(span.start);
+            write_segment(&slot.only, Piece { base: from, length });
+            return 1;
+        }
+        self.write_many(index, slot, memory, &span)
+    }
+
+    #[cold]
+    pub(super) fn write_many(&self, index: u32, slot: &Slot, memory: &Memory, span: &Span) -> u32 {
+        let base = self.arena(index);
+        let mut count = 0;
+        for piece in pieces_of(memory, span) {
+            assert!(count < self.shape.segments_per_bio, "segments fit one bio");
+            write_segment(&self.iovecs[base + count as usize], piece);
+            count += 1;
+        }
+        if count == 1 {
+            let only = pieces_of(memory, span).next().expect("counted");
+            write_segment(&slot.only, only);
+        }
+        count
+    }
+
+    /// Returns the index of the first segment of a bio that has several.
+    pub(super) fn arena(&self, index: u32) -> usize {
+        index as usize * self.shape.segments_per_bio as usize
+    }
+
+    /// Returns the slot of a bio in `state`.
+    ///
+    /// # Panics
+    /// Panics with `rule` for a bio in any other state, and for a stale id.
+    #[inline(always)]
+    pub(super) fn slot_at(&self, id: BioId, state: State, rule: &str) -> &Slot {
+        let slot = &self.slots[id.index as usize];
+        if slot.stamp.get() != Stamp::new(id.generation, state) {
+            misused(slot, id, rule);
+        }
+        slot
+    }
+
+    #[inline(always)]
+    pub(super) fn slot(&self, id: BioId) -> &Slot {
+        let slot = &self.slots[id.index as usize];
+        assert_eq!(slot.stamp.get().generation(), id.generation, "a bio id that is in use");
+        slot
+    }
+}
+
+/// Writes a segment of a bio that is being built.
+#[inline]
+fn write_segment(to: &UnsafeCell<libc::iovec>, piece: Piece) {
+    let iovec = libc::iovec { iov_base: piece.base.cast(), iov_len: piece.length };
+    // SAFETY: the slot is free, so neither the kernel nor a token reads its segments, and the slab
+    // is used by one thread.
+    unsafe { to.get().write(iovec) };
+}
+
+#[cold]
+fn misused(slot: &Slot, id: BioId, rule: &str) -> ! {
+    assert_eq!(slot.stamp.get().generation(), id.generation, "a bio id that is in use");
+    panic!("{rule}");
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        if self.held.get() > 0 {
+            // The kernel may still read the segments and write the memory, and a worker or a ring
+            // may still start a bio by its object's number: leak all of them.
+            self.objects.leak();
+            std::mem::forget(std::mem::take(&mut self.slots));
+            std::mem::forget(std::mem::take(&mut self.iovecs));
+            std::mem::forget(self.memories.take());
+        }
+    }
+}
