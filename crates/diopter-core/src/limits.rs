@@ -151,6 +151,13 @@ pub const DEPARTED_SHARE: usize = 2;
 /// them.
 pub const UNDRIVEN_WAIT_MAX: Duration = Duration::from_millis(50);
 
+/// Time that requests, and completions, of a worker of a multi-thread runtime wait for it, before a
+/// thread of diopter serves them. That thread looks as often as this, so twice the time at most.
+pub const WORKER_WAIT_MAX: Duration = Duration::from_millis(5);
+
+/// Rings of one multi-thread runtime.
+pub const WORKER_RINGS_MAX: usize = 64;
+
 /// Time between checks of a future's request that waits for another thread, or for a backend that
 /// signals nothing.
 pub const FUTURE_SLICE: Duration = Duration::from_millis(1);

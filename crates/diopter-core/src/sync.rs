@@ -29,7 +29,7 @@ pub use shuttle::{
 
 // Outside the models: reference counts, and statics, which loom does not support.
 pub use std::sync::{
-    Arc, Mutex as StaticMutex, MutexGuard as StaticGuard, OnceLock, Weak,
+    Arc, Mutex as StaticMutex, MutexGuard as StaticGuard, OnceLock, TryLockError, Weak,
     atomic::{AtomicU32 as StaticCounter, AtomicU64 as StaticU64},
 };
 
@@ -62,6 +62,15 @@ pub fn lock_static<T>(mutex: &StaticMutex<T>) -> StaticGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// As [`lock_static`]; `None` while another thread has it.
+pub fn try_lock_static<T>(mutex: &StaticMutex<T>) -> Option<StaticGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 /// Number of attempts to take a lock that another process may have left locked, and the time
 /// between two.
 const ORPHAN_LOOKS: u32 = 20;
@@ -82,7 +91,7 @@ impl<T> ForkMutex<T> {
     /// Locks; returns `None` in a child of fork whose parent held the lock when it forked: no
     /// thread of the child will ever unlock it.
     pub fn lock(&self) -> Option<StaticGuard<'_, T>> {
-        use std::sync::TryLockError::{Poisoned, WouldBlock};
+        use TryLockError::{Poisoned, WouldBlock};
         let own = diopter_os::fork::generation();
         // A thread of this process that has only just locked may not be recorded as the owner yet.
         for _ in 0..ORPHAN_LOOKS {

@@ -8,9 +8,9 @@ use diopter_core::clock::Nanos;
 use diopter_os::{BioId, BioResult};
 
 /// The device, and what is done to each completion of a queued bio.
-pub struct Altered<F: FnMut(BioId, &mut BioResult)>(pub Sim, pub F);
+pub struct Altered<F: FnMut(BioId, &mut BioResult) + Send>(pub Sim, pub F);
 
-impl<F: FnMut(BioId, &mut BioResult)> Backend for Altered<F> {
+impl<F: FnMut(BioId, &mut BioResult) + Send> Backend for Altered<F> {
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }

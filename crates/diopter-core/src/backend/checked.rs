@@ -98,6 +98,10 @@ impl Backend for Checked {
         self.inner.register(what)
     }
 
+    fn suspend_signals(&mut self, is_suspended: bool) {
+        self.inner.suspend_signals(is_suspended);
+    }
+
     fn is_polled(&self) -> bool {
         self.inner.is_polled()
     }

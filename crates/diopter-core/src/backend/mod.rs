@@ -62,7 +62,7 @@ pub enum Wait {
 pub type Completions = Vec<(BioId, BioResult)>;
 
 /// Moves bios. The module documents the contract.
-pub trait Backend {
+pub trait Backend: Send {
     fn capabilities(&self) -> Capabilities;
 
     /// Accepts a prefix of `ids`, freshly built bios, and returns its length.
@@ -105,6 +105,10 @@ pub trait Backend {
             Register::Forget(_) => Ok(()),
         }
     }
+
+    /// Suspends the signals of [`Register::Notify`], or resumes them, if the backend can. A turn
+    /// after they were resumed returns what completed in the meantime.
+    fn suspend_signals(&mut self, _is_suspended: bool) {}
 
     /// Returns true if the backend polls the device for completions, or will once it is set up.
     /// Some kernels never complete a polled bio that the device takes as several requests (Linux

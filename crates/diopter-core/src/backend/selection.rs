@@ -55,6 +55,15 @@ impl std::str::FromStr for BackendKind {
     }
 }
 
+/// The threads that use a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// The one that sets it up.
+    Thread,
+    /// Any, one after another.
+    Any,
+}
+
 /// A candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Candidate {
@@ -90,7 +99,7 @@ impl Candidate {
         candidates
     }
 
-    fn set_up(self, slab: &Slab, depth_max: u32) -> Result<Box<dyn Backend>, Refusal> {
+    fn set_up(self, slab: &Slab, depth_max: u32, home: Home) -> Result<Box<dyn Backend>, Refusal> {
         let tried = |name, what| {
             move |Choice { step, errno }| {
                 let why = format!("{name} does not work here: {step} failed: {errno}");
@@ -104,7 +113,11 @@ impl Candidate {
             Candidate::Uring(options) => {
                 probe::probe_uring().map_err(tried("io_uring", "io_uring probe"))?;
                 let (lack, what) = options.refusal();
-                let uring = Uring::new(slab, depth_max, options.wanted());
+                let wanted = match home {
+                    Home::Thread => options.wanted(),
+                    Home::Any => options.wanted_anywhere(),
+                };
+                let uring = Uring::new(slab, depth_max, wanted);
                 Ok(Box::new(uring.map_err(made(lack, what))?))
             }
             Candidate::Aio => {
@@ -160,6 +173,7 @@ pub struct SelectedBackend {
     depth_max: u32,
     kind: BackendKind,
     uring: UringOptions,
+    home: Home,
     inner: Option<Box<dyn Backend>>,
     why: String,
 }
@@ -174,8 +188,19 @@ impl SelectedBackend {
         kind: BackendKind,
         uring: UringOptions,
     ) -> SelectedBackend {
-        let why = "not needed yet".to_owned();
-        SelectedBackend { slab: slab.clone(), depth_max, kind, uring, inner: None, why }
+        let (why, home) = ("not needed yet".to_owned(), Home::Thread);
+        SelectedBackend { slab: slab.clone(), depth_max, kind, uring, home, inner: None, why }
+    }
+
+    /// As [`SelectedBackend::lazy`], for a backend that moves from thread to thread.
+    #[must_use]
+    pub(crate) fn movable(
+        slab: &Slab,
+        depth_max: u32,
+        kind: BackendKind,
+        uring: UringOptions,
+    ) -> SelectedBackend {
+        SelectedBackend { home: Home::Any, ..SelectedBackend::lazy(slab, depth_max, kind, uring) }
     }
 
     /// Sets the backend up now.
@@ -208,7 +233,7 @@ impl SelectedBackend {
             BackendKind::Aio => Candidate::Aio,
             BackendKind::Threads => Candidate::Threads,
         };
-        let inner = candidate.set_up(slab, depth_max).map_err(|refusal| {
+        let inner = candidate.set_up(slab, depth_max, Home::Thread).map_err(|refusal| {
             let Refusal { what, errno, why: _ } = refusal;
             SetupError { what, path: None, errno, remedy: candidate.remedy(errno) }
         })?;
@@ -235,7 +260,7 @@ impl SelectedBackend {
     fn choose(&self) -> (Box<dyn Backend>, String) {
         let mut reasons = Vec::new();
         for candidate in Candidate::from(self.kind, self.uring) {
-            match candidate.set_up(&self.slab, self.depth_max) {
+            match candidate.set_up(&self.slab, self.depth_max, self.home) {
                 Ok(backend) => {
                     reasons.extend(candidate.reason().map(str::to_owned));
                     if self.kind == BackendKind::Threads {
@@ -287,6 +312,12 @@ impl Backend for SelectedBackend {
 
     fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
         self.select().register(what)
+    }
+
+    fn suspend_signals(&mut self, is_suspended: bool) {
+        if let Some(inner) = &mut self.inner {
+            inner.suspend_signals(is_suspended);
+        }
     }
 
     fn is_polled(&self) -> bool {

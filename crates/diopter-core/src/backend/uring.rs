@@ -37,6 +37,12 @@ impl UringOptions {
         RingWanted { sqpoll, iopoll: self.iopoll, ..RingWanted::ALL }
     }
 
+    /// As [`UringOptions::wanted`], for a ring that moves from thread to thread.
+    pub(super) fn wanted_anywhere(self) -> RingWanted {
+        let RingWanted { sqpoll, iopoll, .. } = self.wanted();
+        RingWanted { sqpoll, iopoll, ..RingWanted::MOVABLE }
+    }
+
     /// Returns the names of a missing ring and of its set-up, for `why` and for an error.
     pub(super) fn refusal(self) -> (&'static str, &'static str) {
         match (self.sqpoll, self.iopoll) {
@@ -186,6 +192,10 @@ impl Backend for Uring {
 
     fn cancel(&mut self, id: BioId) {
         self.ring.cancel(id);
+    }
+
+    fn suspend_signals(&mut self, is_suspended: bool) {
+        self.ring.suspend_signals(is_suspended);
     }
 
     fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {

@@ -38,6 +38,7 @@ mod loss;
 
 mod blocking;
 pub mod options;
+mod movable;
 mod thread;
 mod event;
 mod handle;
@@ -49,6 +50,7 @@ mod tests;
 pub use blocking::blocking_order;
 pub use core::Core;
 pub use handle::{Engine, start_at, start_on};
+pub use movable::{Entered, MovableCore};
 pub use options::{BackendChoice, EngineOptions};
 pub use scope::{Scope, ScopedRequest};
 pub(crate) use this_thread::reap_this_thread;

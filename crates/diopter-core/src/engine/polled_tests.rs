@@ -1,7 +1,5 @@
 //! On a backend that polls, no bio is larger than the device takes as one request.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::time::Duration;
 
 use diopter_os::queue::BlockQueue;
@@ -15,6 +13,7 @@ use crate::error::BackendError;
 use crate::map::Identity;
 use crate::policy::Policies;
 use crate::request::Request;
+use crate::sync::{Arc, Mutex};
 
 const KIB: u64 = 1 << 10;
 const LONG: Duration = Duration::from_secs(60);
@@ -24,7 +23,7 @@ struct Recorder {
     sim: Sim,
     slab: Slab,
     is_polled: bool,
-    lengths: Rc<RefCell<Vec<u64>>>,
+    lengths: Arc<Mutex<Vec<u64>>>,
 }
 
 impl Backend for Recorder {
@@ -35,7 +34,7 @@ impl Backend for Recorder {
     fn queue(&mut self, ids: &[BioId]) -> u32 {
         let accepted = self.sim.queue(ids);
         let lengths = ids[..accepted as usize].iter().map(|id| self.slab.spec(*id).length());
-        self.lengths.borrow_mut().extend(lengths.map(u64::from));
+        self.lengths.lock().expect("no panic").extend(lengths.map(u64::from));
         accepted
     }
 
@@ -75,7 +74,7 @@ fn largest(is_polled: bool, (offset, length): (u64, u64)) -> u64 {
     let access = Access { read: true, write: true, ..Access::default() };
     let target = Target::alone(world.object(0), Identity, blocks, access);
     target.as_ref().polled_bytes.set(512 * KIB).expect("it was not asked for yet");
-    let (slab, lengths) = (Engine::slab(), Rc::default());
+    let (slab, lengths) = (Engine::slab(), Arc::default());
     let config = SimConfig {
         seed: 1,
         depth_max: 32,
@@ -86,7 +85,7 @@ fn largest(is_polled: bool, (offset, length): (u64, u64)) -> u64 {
         mebibyte_ns: 0,
     };
     let sim = Sim::new(&slab, &world, config);
-    let recorder = Recorder { sim, slab: slab.clone(), is_polled, lengths: Rc::clone(&lengths) };
+    let recorder = Recorder { sim, slab: slab.clone(), is_polled, lengths: Arc::clone(&lengths) };
     let engine = Engine::on_backend(slab, Box::new(recorder), Policies::default());
     let memory = || IoBuf::new(crate::units::to_usize(length)).expect("memory");
     let mut bytes = memory();
@@ -99,7 +98,7 @@ fn largest(is_polled: bool, (offset, length): (u64, u64)) -> u64 {
     };
     run(Request::write(offset, bytes));
     assert!(run(Request::read(offset, memory())).iter().all(|byte| *byte == 0x5a));
-    lengths.borrow().iter().copied().max().expect("some bio")
+    lengths.lock().expect("no panic").iter().copied().max().expect("some bio")
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! Facts about an engine that its public face does not show: the ids of its requests, the rounds
 //! that a wait takes, and what is left of it when its backend breaks.
 
-use std::cell::Cell;
 use std::os::unix::process::ExitStatusExt;
-use std::rc::Rc;
 use std::time::Duration;
 
 use diopter_os::{BioId, BioResult, Errno, IoBuf, LentOnce, Slab, testing};
@@ -18,7 +16,7 @@ use crate::error::{AdmitErrorKind, BackendError, IoErrorKind};
 use crate::map::Identity;
 use crate::policy::Policies;
 use crate::request::{Request, RequestId};
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicU32, Ordering};
 use crate::units::Bytes;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -27,7 +25,7 @@ const MIB: usize = 1 << 20;
 /// A simulated device that counts its turns, and breaks from a turn on.
 struct Device {
     sim: Sim,
-    turns: Rc<Cell<u32>>,
+    turns: Arc<AtomicU32>,
     breaks_at: u32,
 }
 
@@ -41,8 +39,7 @@ impl Backend for Device {
     }
 
     fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
-        self.turns.set(self.turns.get() + 1);
-        if self.turns.get() >= self.breaks_at {
+        if self.turns.fetch_add(1, Ordering::Relaxed) + 1 >= self.breaks_at {
             return Err(BackendError { backend: "sim", errno: Errno::EPERM });
         }
         self.sim.turn(wait, done)
@@ -72,7 +69,7 @@ impl Backend for Device {
 struct Bench {
     core: Core,
     target: TargetRef,
-    turns: Rc<Cell<u32>>,
+    turns: Arc<AtomicU32>,
 }
 
 /// An engine on a device, with a file on it.
@@ -94,7 +91,7 @@ fn device(mebibyte_ns: u64, breaks_at: u32) -> (Slab, Device, TargetRef, World) 
         mebibyte_ns,
     };
     let sim = Sim::new(&slab, &world, config);
-    let device = Device { sim, turns: Rc::new(Cell::new(0)), breaks_at };
+    let device = Device { sim, turns: Arc::new(AtomicU32::new(0)), breaks_at };
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };
     world.with_disk(0, |disk| disk.load(&(0..2 * MIB).map(byte_at).collect::<Vec<u8>>()));
@@ -105,7 +102,7 @@ fn device(mebibyte_ns: u64, breaks_at: u32) -> (Slab, Device, TargetRef, World) 
 impl Bench {
     fn new(mebibyte_ns: u64, breaks_at: u32) -> Bench {
         let (slab, device, target, _) = device(mebibyte_ns, breaks_at);
-        let turns = Rc::clone(&device.turns);
+        let turns = Arc::clone(&device.turns);
         Bench { core: Core::new(slab, Box::new(device), Policies::default()), target, turns }
     }
 
@@ -126,7 +123,8 @@ fn a_wait_for_one_request_takes_few_rounds_while_another_result_lies_there() {
     let large = bench.start(Request::write(1 << 20, memory(MIB)));
     let finished = bench.core.wait_for_one(large).expect("it is in the table");
     assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(1 << 20));
-    assert!(bench.turns.get() < 200, "{} turns", bench.turns.get());
+    let turns = bench.turns.load(Ordering::Relaxed);
+    assert!(turns < 200, "{turns} turns");
     assert!(bench.core.wait_for_one(small).expect("it lies there").result.is_ok());
     assert!(bench.core.wait_for_one(small).is_none(), "it was taken");
 }

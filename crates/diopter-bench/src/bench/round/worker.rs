@@ -1,8 +1,8 @@
 //! One thread of a round: a private engine that keeps a job's requests in flight, and its counters.
 //! It uses only the public interface of the engine.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use diopter::engine::{DepthPolicy, UringOptions};
@@ -58,7 +58,7 @@ pub struct DirectionTally {
 /// A thread's engine, its file and its buffers.
 pub struct Worker {
     engine: Engine,
-    bios: Rc<Cell<u64>>,
+    bios: Arc<AtomicU64>,
     file: File,
     offsets: Offsets,
     idle: Vec<IoBuf>,
@@ -75,7 +75,7 @@ impl Worker {
         (policies, backend): (Policies, BackendKind),
     ) -> Result<Worker, String> {
         let job = &order.job;
-        let bios = Rc::new(Cell::new(0));
+        let bios = Arc::new(AtomicU64::new(0));
         let slab = Engine::slab();
         let selected =
             SelectedBackend::set_up(&slab, limits::DEPTH_MAX, backend, UringOptions::DEFAULT)
@@ -84,7 +84,7 @@ impl Worker {
         let features = selected.features().into_iter();
         let flags = features.filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned());
         let choice = (name, flags.collect());
-        let counted = Counted::new(Box::new(selected), Rc::clone(&bios));
+        let counted = Counted::new(Box::new(selected), Arc::clone(&bios));
         // The job sets the number of requests in flight; the engine needs no reserve.
         let policies = Policies { depth: DepthPolicy::Fixed(limits::DEPTH_MAX), ..policies };
         let engine = Engine::on_backend(slab, Box::new(counted), policies);
@@ -121,7 +121,7 @@ impl Worker {
             now = at;
             self.start(memory)?;
         }
-        let (bios, completions) = (self.bios.get(), self.engine.completions());
+        let (bios, completions) = (self.bios.load(Ordering::Relaxed), self.engine.completions());
         let mut tally = Tally::of(order.job.span);
         begin();
         let started = clock::now().0;
@@ -134,7 +134,7 @@ impl Worker {
         }
         end();
         tally.elapsed_ns = now - started;
-        tally.bios = self.bios.get() - bios;
+        tally.bios = self.bios.load(Ordering::Relaxed) - bios;
         let after = self.engine.completions();
         let ran = |place| after.at(place) - completions.at(place);
         tally.contexts.inline = ran(CompletionPlace::Inline);

@@ -37,7 +37,7 @@ pub enum Shape {
 }
 
 /// Change to the result of the nth bio.
-pub type Change = Box<dyn FnMut(u32, &mut BioResult)>;
+pub type Change = Box<dyn FnMut(u32, &mut BioResult) + Send>;
 
 fn by_mebibyte(count: u64) -> Table {
     let extent = |at: u64| Extent {

@@ -1,0 +1,72 @@
+//! `MovableCore`: a core for any thread, one after another.
+
+use std::ops::{Deref, DerefMut};
+
+use diopter_os::Slab;
+
+use crate::backend::{Backend, Checked, SelectedBackend};
+use crate::engine::core::{Core, SLAB_SHAPE};
+use crate::engine::options::EngineOptions;
+use crate::limits::DEPTH_MAX;
+
+/// A core that belongs to no thread while none uses it. Its backend is set up with the first
+/// request. Blocking calls do not find it: the owner sees to it that some thread reaps.
+pub struct MovableCore(Option<Box<Core>>);
+
+impl MovableCore {
+    #[must_use]
+    pub fn new(options: EngineOptions) -> MovableCore {
+        let slab = Slab::new(SLAB_SHAPE);
+        let EngineOptions { backend, uring, .. } = options;
+        let selected = Box::new(SelectedBackend::movable(&slab, DEPTH_MAX, backend, uring));
+        let backend: Box<dyn Backend> =
+            if options.checked { Box::new(Checked::new(selected, &slab)) } else { selected };
+        slab.leave_thread();
+        MovableCore(Some(Box::new(Core::new(slab, backend, options.policies))))
+    }
+
+    /// Lends the core to the calling thread.
+    ///
+    /// # Panics
+    /// Panics in a child of fork if a thread of its parent used it then.
+    pub fn enter(&mut self) -> Entered<'_> {
+        let core = self.0.as_mut().expect("there until the drop");
+        core.flight.slab.enter_thread();
+        Entered(core)
+    }
+}
+
+impl Drop for MovableCore {
+    fn drop(&mut self) {
+        let core = self.0.take().expect("dropped once");
+        if core.is_inherited() {
+            // A thread of the parent may have used it, and it is the parent's.
+            std::mem::forget(core);
+        } else {
+            core.flight.slab.enter_thread();
+        }
+    }
+}
+
+/// A core on the thread that uses it.
+pub struct Entered<'c>(&'c mut Core);
+
+impl Deref for Entered<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        self.0
+    }
+}
+
+impl DerefMut for Entered<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        self.0
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.flight.slab.leave_thread();
+    }
+}
