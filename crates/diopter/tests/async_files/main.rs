@@ -12,6 +12,8 @@ mod runtimes;
 #[cfg(feature = "tokio")]
 mod streams;
 mod wicked;
+#[cfg(feature = "tokio")]
+mod workers;
 
 use diopter_testkit::env;
 
@@ -27,6 +29,7 @@ fn every_promise_about_futures_names_a_test() {
         ("kinds::", include_str!("kinds.rs")),
         ("runtimes::", include_str!("runtimes.rs")),
         ("wicked::", include_str!("wicked.rs")),
+        ("workers::", include_str!("workers.rs")),
     ];
     let names: Vec<&str> = promises.split('`').filter(|code| code.contains("::")).collect();
     let mut found = 0;

@@ -32,14 +32,15 @@ async fn server_of(file: &File, driver: AsyncDriver) -> &'static str {
 }
 
 #[test]
-fn a_current_thread_runtime_serves_its_own_and_every_other_leaves_it_to_the_reaper() {
+fn a_runtime_serves_its_own_and_without_one_the_reaper_does() {
     let (file, _) = file_of(8192, env::seed());
     let (auto, reaper) = (AsyncDriver::Auto, AsyncDriver::Reaper);
     for _ in 0..3 {
         assert_eq!(current_thread().block_on(server_of(&file, auto)), "tokio");
     }
     assert_eq!(current_thread().block_on(server_of(&file, reaper)), "reaper");
-    assert_eq!(multi_thread().block_on(server_of(&file, auto)), "reaper");
+    assert_eq!(multi_thread().block_on(server_of(&file, auto)), "worker");
+    assert_eq!(multi_thread().block_on(server_of(&file, reaper)), "reaper");
     assert_eq!(futures::executor::block_on(server_of(&file, auto)), "reaper");
 }
 

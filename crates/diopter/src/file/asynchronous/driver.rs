@@ -2,6 +2,7 @@
 //! wakers are collected, and woken by the owner of the driver.
 
 use std::collections::VecDeque;
+use std::ops::DerefMut;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -16,12 +17,17 @@ use crate::file::File;
 use crate::file::asynchronous::operation::{Offer, Operation, Submissions, drop_departed};
 use diopter_core::backend::{Register, Wait};
 #[cfg(feature = "tokio")]
+use diopter_core::engine::MovableCore;
+#[cfg(feature = "tokio")]
 use diopter_core::engine::wait::Deadline;
-use diopter_core::engine::{Engine, EngineOptions, start_at};
+use diopter_core::engine::{Core, Engine, EngineOptions, start_at};
+use diopter_core::error::SetupError;
 #[cfg(feature = "tokio")]
 use diopter_core::limits::TEARDOWN_WAIT_MAX;
 use diopter_core::limits::{FUTURE_SLICE, REQUESTS_MAX};
 use diopter_core::policy::CompletionPolicy;
+#[cfg(feature = "tokio")]
+use diopter_core::request::RequestId;
 use diopter_core::sync::Arc;
 
 /// The event that a driver waits for after a round.
@@ -37,9 +43,41 @@ pub(super) enum Next {
     Requests,
 }
 
+/// The engine of a driver.
+pub(super) trait Home: Sized {
+    /// Makes one.
+    fn make(options: EngineOptions) -> Result<Self, SetupError>;
+
+    /// The engine itself.
+    fn core(&mut self) -> impl DerefMut<Target = Core>;
+}
+
+/// An engine that stays on its thread, whose blocking calls know it.
+impl Home for Engine {
+    fn make(options: EngineOptions) -> Result<Engine, SetupError> {
+        Engine::new(options)
+    }
+
+    fn core(&mut self) -> impl DerefMut<Target = Core> {
+        Engine::core(self)
+    }
+}
+
+/// An engine for any thread, one after another.
+#[cfg(feature = "tokio")]
+impl Home for MovableCore {
+    fn make(options: EngineOptions) -> Result<MovableCore, SetupError> {
+        Ok(MovableCore::new(options))
+    }
+
+    fn core(&mut self) -> impl DerefMut<Target = Core> {
+        self.enter()
+    }
+}
+
 /// An engine and its futures.
-pub(super) struct Driver {
-    engine: Engine,
+pub(super) struct Driver<E: Home = Engine> {
+    engine: E,
     options: EngineOptions,
     event: Arc<EventFd>,
     /// The backend reports completions on the eventfd.
@@ -54,23 +92,6 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Makes a driver with a private engine; `event` becomes readable when a round would finish
-    /// something.
-    pub fn new(options: EngineOptions, event: Arc<EventFd>) -> Driver {
-        let engine = engine(options);
-        let is_notified = notify(&engine, &event);
-        Driver {
-            engine,
-            options,
-            event,
-            is_notified,
-            served: (0..REQUESTS_MAX).map(|_| None).collect(),
-            queue: VecDeque::new(),
-            withdrawn: 0,
-            generation: fork::generation(),
-        }
-    }
-
     /// [`Engine::register_file`].
     #[cfg(feature = "tokio")]
     pub fn register_file(&mut self, file: &File) -> Result<(), Errno> {
@@ -86,6 +107,25 @@ impl Driver {
     #[cfg(feature = "tokio")]
     pub fn register_buffers(&mut self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
         self.engine.core().backend.register(Register::Buffers(buffers))
+    }
+}
+
+impl<E: Home> Driver<E> {
+    /// Makes a driver with a private engine; `event` becomes readable when a round would finish
+    /// something.
+    pub fn new(options: EngineOptions, event: Arc<EventFd>) -> Driver<E> {
+        let mut engine: E = engine(options);
+        let is_notified = notify(&mut engine, &event);
+        Driver {
+            engine,
+            options,
+            event,
+            is_notified,
+            served: (0..REQUESTS_MAX).map(|_| None).collect(),
+            queue: VecDeque::new(),
+            withdrawn: 0,
+            generation: fork::generation(),
+        }
     }
 
     /// Returns true if completions are reported on the eventfd.
@@ -159,7 +199,7 @@ impl Driver {
             return next;
         }
         self.engine = engine(self.options);
-        self.is_notified = notify(&self.engine, &self.event);
+        self.is_notified = notify(&mut self.engine, &self.event);
         if self.queue.is_empty() { Next::Requests } else { Next::Again }
     }
 
@@ -187,8 +227,23 @@ impl Driver {
 
     /// Returns true if it has nothing to do.
     #[cfg(feature = "tokio")]
-    pub fn is_idle(&self) -> bool {
+    pub fn is_idle(&mut self) -> bool {
         self.queue.is_empty() && self.engine.core().table.unreturned() == 0
+    }
+
+    /// Suspends the signals of completions, or resumes them: a round after that reaps what
+    /// completed in the meantime.
+    #[cfg(feature = "tokio")]
+    pub fn suspend_signals(&mut self, is_suspended: bool) {
+        self.engine.core().backend.suspend_signals(is_suspended);
+    }
+
+    /// Returns the requests that its engine has.
+    #[cfg(feature = "tokio")]
+    pub fn in_flight(&mut self) -> Vec<RequestId> {
+        let core = self.engine.core();
+        let taken = self.served.iter().enumerate().filter(|(_, operation)| operation.is_some());
+        taken.map(|(place, _)| core.table.id_at(place)).collect()
     }
 
     /// Serves everything that it has, as long as that takes, but not for ever.
@@ -203,7 +258,7 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
+impl<E: Home> Drop for Driver<E> {
     /// Reports the remaining requests as lost: their results can't be handed over. The engine
     /// finishes the writes that it can.
     fn drop(&mut self) {
@@ -222,17 +277,17 @@ impl Drop for Driver {
 }
 
 /// An engine whose completions all run here: what is left of one is to wake a future.
-fn engine(options: EngineOptions) -> Engine {
+fn engine<E: Home>(options: EngineOptions) -> E {
     let inline = |mut options: EngineOptions| {
         options.policies.completion = CompletionPolicy::Inline;
-        Engine::new(options)
+        E::make(options)
     };
     inline(options).unwrap_or_else(|_refused| {
         inline(EngineOptions::DEFAULT).expect("`Auto` always finds a backend")
     })
 }
 
-fn notify(engine: &Engine, event: &EventFd) -> bool {
+fn notify<E: Home>(engine: &mut E, event: &EventFd) -> bool {
     engine.core().backend.register(Register::Notify(event.as_fd())).is_ok()
 }
 

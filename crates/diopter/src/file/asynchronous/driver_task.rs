@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -11,41 +10,60 @@ use diopter_core::engine::{options_of_this_thread, shard};
 use diopter_core::limits::FUTURE_SLICE;
 use diopter_core::sync::{Arc, pause};
 use diopter_os::EventFd;
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::file::asynchronous::driver::{Driver, Next, wake_all};
 use crate::file::asynchronous::operation::Submissions;
+use crate::file::asynchronous::readiness::watch;
+use crate::file::asynchronous::shared_driver::Process;
 use crate::file::asynchronous::submission_queue::SubmissionQueue;
+use crate::file::asynchronous::worker_task::WorkerTask;
 
 /// Rounds of one poll, so that other tasks have their turn.
 const ROUNDS_MAX: u32 = 16;
 
+/// A queue, and whose it is.
+struct Latest {
+    process: Process,
+    runtime: Id,
+    queue: Arc<SubmissionQueue>,
+}
+
 thread_local! {
     /// The queue that this thread's futures used last.
-    static LATEST: RefCell<Option<(Id, Arc<SubmissionQueue>)>> = const { RefCell::new(None) };
+    static LATEST: RefCell<Option<Latest>> = const { RefCell::new(None) };
     /// This thread's engine for futures; empty while it is in use.
     static DRIVER: Cell<Option<ThreadDriver>> = const { Cell::new(None) };
 }
 
-/// The queue of the runtime that this thread is in, if requests stay on such a runtime's thread.
-/// The task that serves them is spawned with the first request.
+/// The queue of the runtime that this thread is in: that of a current-thread runtime, or of a
+/// worker of another. The task that serves it is spawned with the first request.
 pub(super) fn queue_here() -> Option<Arc<SubmissionQueue>> {
     let handle = Handle::try_current().ok()?;
-    if handle.runtime_flavor() != RuntimeFlavor::CurrentThread {
-        return None;
-    }
-    let id = handle.id();
-    let latest = |latest: &RefCell<Option<(Id, Arc<SubmissionQueue>)>>| {
+    let (process, runtime) = (Process::this(), handle.id());
+    let latest = |latest: &RefCell<Option<Latest>>| {
         let latest = latest.borrow();
-        latest.as_ref().filter(|(its, _)| *its == id).map(|(_, queue)| Arc::clone(queue))
+        let its = latest.as_ref().filter(|its| its.runtime == runtime && its.process == process)?;
+        Some(Arc::clone(&its.queue))
     };
     if let Some(queue) = LATEST.try_with(latest).ok()? {
         return Some(queue);
     }
-    let (queue, is_new) = SubmissionQueue::of(&handle);
+    let queue = match handle.runtime_flavor() {
+        RuntimeFlavor::CurrentThread => queue_of_thread(&handle),
+        RuntimeFlavor::MultiThread => queue_of_worker(&handle),
+        _ => return None,
+    };
+    let kept = Some(Latest { process, runtime, queue: Arc::clone(&queue) });
+    let old = LATEST.try_with(|latest| latest.replace(kept)).ok()?;
+    drop(old);
+    Some(queue)
+}
+
+fn queue_of_thread(handle: &Handle) -> Arc<SubmissionQueue> {
+    let (queue, is_new) = SubmissionQueue::of(handle);
     if is_new {
         handle.spawn(DriverTask {
             queue: Arc::clone(&queue),
@@ -55,10 +73,15 @@ pub(super) fn queue_here() -> Option<Arc<SubmissionQueue>> {
             pause: None,
         });
     }
-    let kept = Some((id, Arc::clone(&queue)));
-    let old = LATEST.try_with(|latest| latest.replace(kept)).ok()?;
-    drop(old);
-    Some(queue)
+    queue
+}
+
+fn queue_of_worker(handle: &Handle) -> Arc<SubmissionQueue> {
+    let (queue, new_driver) = SubmissionQueue::of_worker(handle);
+    if let Some(driver) = new_driver {
+        handle.spawn(WorkerTask::new(Arc::clone(&queue), driver));
+    }
+    queue
 }
 
 /// Serves a runtime's futures on the thread that drives it.
@@ -178,15 +201,6 @@ impl Drop for DriverTask {
             wake_all(&mut wakers);
         }
     }
-}
-
-/// Has the runtime wait for an eventfd; `None` when it can't.
-// The function that takes its place is unsafe, since it trusts the descriptor to stay the same;
-// an `Arc<EventFd>` has one, and keeps it open.
-#[allow(deprecated)]
-fn watch(event: Arc<EventFd>) -> Option<AsyncFd<Arc<EventFd>>> {
-    // A runtime without I/O panics, and can't be asked before.
-    catch_unwind(AssertUnwindSafe(|| AsyncFd::with_interest(event, Interest::READABLE))).ok()?.ok()
 }
 
 /// This thread's driver, which finishes its requests before the thread ends.

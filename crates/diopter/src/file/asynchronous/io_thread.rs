@@ -15,8 +15,6 @@ use diopter_core::engine::target::Target;
 use crate::file::asynchronous::driver::{Driver, Next, patience, wake_all};
 use crate::file::asynchronous::operation::{Departure, Operation, Submissions};
 use crate::file::asynchronous::per_process::PerProcess;
-#[cfg(feature = "tokio")]
-use diopter_core::limits::UNDRIVEN_WAIT_MAX;
 use diopter_core::limits::{IO_THREADS_MAX, WAIT_SLICE, WORKER_IDLE};
 use diopter_core::sync::{
     Arc, OnceLock, StaticMutex, is_panicking, lock_static, processors, thread,
@@ -25,9 +23,10 @@ use diopter_core::sync::{
 /// How new engines of these threads are made.
 static OPTIONS: StaticMutex<EngineOptions> = StaticMutex::new(EngineOptions::DEFAULT);
 
-/// Moves what no runtime fetches to the queue; returns true if it must be called again.
+/// Moves what no runtime fetches to the queue, and wakers to wake to the list; returns how soon it
+/// must be called again.
 #[cfg(feature = "tokio")]
-type TakeUndriven = fn(Nanos, &mut VecDeque<Arc<Operation>>) -> bool;
+type TakeUndriven = fn(Nanos, &mut VecDeque<Arc<Operation>>, &mut Vec<Waker>) -> Option<Duration>;
 
 /// How the submission queues of runtimes are watched, once there is one.
 #[cfg(feature = "tokio")]
@@ -64,6 +63,12 @@ struct State {
 /// idle for a while.
 pub fn use_for_futures(options: EngineOptions) {
     *lock_static(&OPTIONS) = options;
+}
+
+/// The options that [`use_for_futures`] set.
+#[cfg(feature = "tokio")]
+pub(super) fn options_for_futures() -> EngineOptions {
+    *lock_static(&OPTIONS)
 }
 
 /// The thread that serves a file: all requests of a file go to the same one, so a sync comes after
@@ -189,9 +194,9 @@ struct Run {
     /// When the runtimes were last looked at.
     #[cfg(feature = "tokio")]
     looked: Nanos,
-    /// A runtime was in use then.
+    /// How soon to look again, if a runtime was in use then.
     #[cfg(feature = "tokio")]
-    watches: bool,
+    watches: Option<Duration>,
 }
 
 impl Run {
@@ -201,7 +206,7 @@ impl Run {
             #[cfg(feature = "tokio")]
             looked: Nanos::default(),
             #[cfg(feature = "tokio")]
-            watches: false,
+            watches: None,
         }
     }
 
@@ -213,7 +218,7 @@ impl Run {
         let mut driver: Option<Driver> = None;
         loop {
             io_thread.take_submissions(&mut submissions);
-            let idle = self.take_undriven(&mut submissions.arrived);
+            let idle = self.take_undriven(&mut submissions.arrived, &mut wakers);
             if !submissions.arrived.is_empty() && driver.is_none() {
                 let options = *lock_static(&OPTIONS);
                 driver = Some(Driver::new(options, Arc::clone(event)));
@@ -239,7 +244,9 @@ impl Run {
             if !io_thread.fall_asleep() {
                 continue;
             }
-            let is_woken = event.wait(patience(next, idle.unwrap_or(WORKER_IDLE), WAIT_SLICE));
+            let (idle_wait, busy_wait) =
+                (idle.unwrap_or(WORKER_IDLE), idle.map_or(WAIT_SLICE, |idle| idle.min(WAIT_SLICE)));
+            let is_woken = event.wait(patience(next, idle_wait, busy_wait));
             io_thread.wake_up();
             let may_leave = !is_woken && next == Next::Requests && idle.is_none();
             if may_leave && io_thread.leave() {
@@ -250,22 +257,30 @@ impl Run {
 
     /// Takes over what runtimes that no thread drives have left. Returns how soon to poll again.
     #[cfg(feature = "tokio")]
-    fn take_undriven(&mut self, arrived: &mut VecDeque<Arc<Operation>>) -> Option<Duration> {
+    fn take_undriven(
+        &mut self,
+        arrived: &mut VecDeque<Arc<Operation>>,
+        wakers: &mut Vec<Waker>,
+    ) -> Option<Duration> {
         if !std::ptr::eq(self.io_thread, first_io_thread()) {
             return None;
         }
         let now = clock::now();
-        let is_due = u128::from(now.since(self.looked)) >= UNDRIVEN_WAIT_MAX.as_nanos();
-        if is_due || !self.watches {
+        let passed = u128::from(now.since(self.looked));
+        if self.watches.is_none_or(|after| passed >= after.as_nanos()) {
             self.looked = now;
             self.watches =
-                TAKE_UNDRIVEN.get().is_some_and(|take_undriven| take_undriven(now, arrived));
+                TAKE_UNDRIVEN.get().and_then(|take_undriven| take_undriven(now, arrived, wakers));
         }
-        self.watches.then_some(UNDRIVEN_WAIT_MAX)
+        self.watches
     }
 
     #[cfg(not(feature = "tokio"))]
-    fn take_undriven(&mut self, _arrived: &mut VecDeque<Arc<Operation>>) -> Option<Duration> {
+    fn take_undriven(
+        &mut self,
+        _arrived: &mut VecDeque<Arc<Operation>>,
+        _wakers: &mut Vec<Waker>,
+    ) -> Option<Duration> {
         None
     }
 }

@@ -3,6 +3,10 @@
 
 mod driver;
 #[cfg(feature = "tokio")]
+mod readiness;
+#[cfg(feature = "tokio")]
+mod shared_driver;
+#[cfg(feature = "tokio")]
 mod submission_queue;
 mod per_process;
 mod io_thread;
@@ -11,6 +15,8 @@ mod registered;
 mod operation;
 #[cfg(feature = "tokio")]
 mod driver_task;
+#[cfg(feature = "tokio")]
+mod worker_task;
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -40,8 +46,8 @@ pub use registered::register_buffers_for_futures;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncDriver {
-    /// Inside a tokio runtime of the current-thread flavour (and with the feature `tokio`) an
-    /// engine of that thread, and everywhere else a thread that diopter starts.
+    /// Inside a tokio runtime (and with the feature `tokio`) an engine of its thread, or of the
+    /// worker that polls the future first, and everywhere else a thread that diopter starts.
     #[default]
     Auto,
     /// A thread that diopter starts, wherever the future is polled.
@@ -97,14 +103,15 @@ impl RequestFuture {
         self
     }
 
-    /// Returns the server of the request: `reaper`, a thread that diopter started, or `tokio`, the
-    /// runtime's thread; `None` before the first poll and after the end.
+    /// Returns the server of the request: `reaper`, a thread that diopter started, `tokio`, the
+    /// thread of a current-thread runtime, or `worker`, a worker of a multi-thread one; `None`
+    /// before the first poll and after the end.
     #[must_use]
     pub fn served_by(&self) -> Option<&'static str> {
         match &self.stage {
             Stage::Underway { server: Server::IoThread(_), .. } => Some("reaper"),
             #[cfg(feature = "tokio")]
-            Stage::Underway { server: Server::Runtime(_), .. } => Some("tokio"),
+            Stage::Underway { server: Server::Runtime(queue), .. } => Some(queue.name()),
             Stage::Unpolled { .. } | Stage::Over => None,
         }
     }

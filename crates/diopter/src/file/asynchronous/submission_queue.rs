@@ -4,17 +4,20 @@
 
 use std::collections::VecDeque;
 use std::task::Waker;
+use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
 
 use diopter_core::clock;
 use diopter_core::clock::Nanos;
-use diopter_core::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE};
+use diopter_core::engine::shard;
+use diopter_core::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE, WORKER_RINGS_MAX, WORKER_WAIT_MAX};
 use diopter_core::sync::{Arc, StaticMutex, Weak, lock_static};
 
 use crate::file::asynchronous::io_thread::{first_io_thread, watch_submission_queues};
 use crate::file::asynchronous::operation::{Departure, Operation, Submissions};
 use crate::file::asynchronous::per_process::PerProcess;
+use crate::file::asynchronous::shared_driver::SharedDriver;
 
 /// Queues by runtime.
 type Queues = Vec<(Id, Weak<SubmissionQueue>)>;
@@ -22,9 +25,11 @@ type Queues = Vec<(Id, Weak<SubmissionQueue>)>;
 /// Every queue of this process.
 static QUEUES: PerProcess<StaticMutex<Queues>> = PerProcess::new();
 
-/// The requests of one runtime.
+/// The requests of one current-thread runtime, or of one worker of another.
 pub(super) struct SubmissionQueue {
     state: StaticMutex<State>,
+    /// A worker's driver, which any thread may poll.
+    worker: Option<Arc<SharedDriver>>,
 }
 
 struct State {
@@ -50,6 +55,31 @@ impl SubmissionQueue {
         if let Some(queue) = found {
             return (queue, false);
         }
+        let queue = SubmissionQueue::new(None);
+        all.push((id, Arc::downgrade(&queue)));
+        (queue, true)
+    }
+
+    /// Returns a queue for this thread of a multi-thread runtime, and its driver if this call
+    /// created both. Each worker has one to itself; threads beyond their number share them.
+    pub fn of_worker(handle: &Handle) -> (Arc<SubmissionQueue>, Option<Arc<SharedDriver>>) {
+        let id = handle.id();
+        // One more, for a thread that is blocked on the runtime.
+        let most = (handle.metrics().num_workers() + 1).min(WORKER_RINGS_MAX);
+        let mut all = lock_static(QUEUES.get());
+        all.retain(|(_, queue)| queue.strong_count() > 0);
+        let its: Vec<_> =
+            all.iter().filter(|(its, _)| *its == id).filter_map(|(_, its)| its.upgrade()).collect();
+        if its.len() >= most {
+            return (Arc::clone(&its[shard() % its.len()]), None);
+        }
+        let driver = Arc::new(SharedDriver::default());
+        let queue = SubmissionQueue::new(Some(Arc::clone(&driver)));
+        all.push((id, Arc::downgrade(&queue)));
+        (queue, Some(driver))
+    }
+
+    fn new(worker: Option<Arc<SharedDriver>>) -> Arc<SubmissionQueue> {
         let state = State {
             submissions: Submissions::default(),
             driver: None,
@@ -58,9 +88,12 @@ impl SubmissionQueue {
             is_watched: false,
             is_closed: false,
         };
-        let queue = Arc::new(SubmissionQueue { state: StaticMutex::new(state) });
-        all.push((id, Arc::downgrade(&queue)));
-        (queue, true)
+        Arc::new(SubmissionQueue { state: StaticMutex::new(state), worker })
+    }
+
+    /// Returns the name of what serves the requests.
+    pub fn name(&self) -> &'static str {
+        if self.worker.is_some() { "worker" } else { "tokio" }
     }
 
     /// Submits a request; returns false if no thread serves it here.
@@ -104,6 +137,31 @@ impl SubmissionQueue {
     pub fn take(&self, waker: &Waker, submissions: &mut Submissions) {
         let mut state = lock_static(&self.state);
         state.is_scheduled = false;
+        self.hand_over(state, waker, submissions);
+    }
+
+    /// As [`SubmissionQueue::take`], for a task that runs again unless it falls asleep: until then
+    /// no request wakes it.
+    pub fn fetch(&self, waker: &Waker, submissions: &mut Submissions) {
+        let mut state = lock_static(&self.state);
+        state.is_scheduled = true;
+        state.since = clock::now();
+        self.hand_over(state, waker, submissions);
+    }
+
+    /// Returns true if the task may wait to be woken: nothing was submitted since it fetched.
+    pub fn fall_asleep(&self) -> bool {
+        let mut state = lock_static(&self.state);
+        state.is_scheduled = !state.submissions.is_empty();
+        !state.is_scheduled
+    }
+
+    fn hand_over(
+        &self,
+        mut state: diopter_core::sync::StaticGuard<'_, State>,
+        waker: &Waker,
+        submissions: &mut Submissions,
+    ) {
         std::mem::swap(&mut state.submissions, submissions);
         if !state.driver.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
             let old = state.driver.replace(waker.clone());
@@ -125,24 +183,51 @@ impl SubmissionQueue {
         all.for_each(|operation| first_io_thread().submit(operation));
     }
 
-    /// Moves what no thread fetches to `arrived`; returns true if the queue is in use.
-    fn take_undriven(&self, now: Nanos, arrived: &mut VecDeque<Arc<Operation>>) -> bool {
+    /// Returns how long requests wait for their task.
+    fn patience(&self) -> Duration {
+        if self.worker.is_some() { WORKER_WAIT_MAX } else { UNDRIVEN_WAIT_MAX }
+    }
+
+    /// Moves what no thread fetches to `arrived`, and reaps for a worker that does not; the wakers
+    /// of what that completes are added to `wakers`. Returns true if the queue is in use.
+    fn take_undriven(
+        &self,
+        now: Nanos,
+        arrived: &mut VecDeque<Arc<Operation>>,
+        wakers: &mut Vec<Waker>,
+    ) -> bool {
+        let mut left = Submissions::default();
         let mut state = lock_static(&self.state);
         let age = u128::from(now.since(state.since));
-        if state.is_scheduled && age >= UNDRIVEN_WAIT_MAX.as_nanos() {
+        if state.is_scheduled && age >= self.patience().as_nanos() {
             arrived.append(&mut state.submissions.arrived);
+            left.abandoned.append(&mut state.submissions.abandoned);
             state.submissions.forget_departed();
         }
         state.is_watched &= age < WORKER_IDLE.as_nanos() || !state.submissions.arrived.is_empty();
+        let is_watched = state.is_watched;
+        drop(state);
+        let Some(driver) = &self.worker else { return is_watched };
+        let is_busy = driver.reap_late(now, &mut left, wakers);
+        let mut state = lock_static(&self.state);
+        // Its task runs after all.
+        state.submissions.abandoned.append(&mut left.abandoned);
+        state.is_watched |= is_busy;
         state.is_watched
     }
 }
 
-/// Moves what waits for runtimes that no thread drives to `arrived`; returns true if one is in
-/// use.
-fn take_undriven(now: Nanos, arrived: &mut VecDeque<Arc<Operation>>) -> bool {
+/// Moves what waits for runtimes that no thread drives to `arrived`, and reaps for workers that do
+/// not. Returns how soon to look again; `None` if no runtime is in use.
+fn take_undriven(
+    now: Nanos,
+    arrived: &mut VecDeque<Arc<Operation>>,
+    wakers: &mut Vec<Waker>,
+) -> Option<Duration> {
     let all: Vec<Arc<SubmissionQueue>> =
         lock_static(QUEUES.get()).iter().filter_map(|(_, queue)| queue.upgrade()).collect();
     // Each is looked at, whatever the others say.
-    all.iter().filter(|queue| queue.take_undriven(now, arrived)).count() > 0
+    let mut used = Vec::with_capacity(all.len());
+    used.extend(all.iter().filter(|queue| queue.take_undriven(now, arrived, wakers)));
+    used.into_iter().map(|queue| queue.patience()).min()
 }
