@@ -35,6 +35,11 @@ const WIDTH_DEFAULT: usize = 80;
 /// Limits of the width of wrapped text; a narrower terminal wraps the lines.
 const WIDTH_MIN: usize = 60;
 const WIDTH_MAX: usize = 100;
+/// Width of figures and verdicts without a terminal: they fit into an e-mail.
+const FIGURES_DEFAULT: usize = 72;
+/// Least width of figures and verdicts.
+const FIGURES_MIN: usize = 40;
+
 /// The style of standard output.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
@@ -59,21 +64,21 @@ pub enum Tone {
 }
 
 impl Look {
-    /// Returns the style of standard output. `COLUMNS` overrides the width of a terminal.
+    /// Returns the style of standard output.
     pub fn of_stdout(is_coloured: bool) -> Look {
-        let stdout = io::stdout();
-        let variable = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-        let terminal = || {
-            let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout));
-            Some(usize::from(size?.ok()?.ws_col))
-        };
-        Look::of_columns(is_coloured, variable.or_else(terminal).filter(|columns| *columns > 0))
+        Look::of_columns(is_coloured, columns())
     }
 
     /// Returns the style of output with so many columns; `None` without a terminal.
     pub fn of_columns(is_coloured: bool, columns: Option<usize>) -> Look {
         let width = columns.unwrap_or(WIDTH_DEFAULT).clamp(WIDTH_MIN, WIDTH_MAX);
         Look { is_coloured, width, table_width: columns.map(|columns| columns.max(WIDTH_MIN)) }
+    }
+
+    /// Returns the style of figures and verdicts: as wide as the terminal, however narrow or wide.
+    pub fn of_figures(&self, columns: Option<usize>) -> Look {
+        let width = columns.unwrap_or(FIGURES_DEFAULT).max(FIGURES_MIN);
+        Look { width, table_width: Some(width), ..*self }
     }
 
     /// Returns `text` in a tone.
@@ -122,6 +127,18 @@ impl Look {
         let rows = rows.iter().map(|line| indented(indent, line));
         head.chain(rows).map(|line| line + "\n").collect()
     }
+}
+
+/// Returns the columns of standard output; `None` without a terminal. `COLUMNS` overrides those of
+/// a terminal.
+pub fn columns() -> Option<usize> {
+    let stdout = io::stdout();
+    let variable = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let terminal = || {
+        let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout));
+        Some(usize::from(size?.ok()?.ws_col))
+    };
+    variable.or_else(terminal).filter(|columns| *columns > 0)
 }
 
 fn indented(indent: usize, line: &str) -> String {

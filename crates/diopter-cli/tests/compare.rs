@@ -104,6 +104,70 @@ fn the_text_is_as_it_was() {
 }
 
 #[test]
+fn no_line_is_wider_than_the_terminal_and_the_verdict_is_kept() {
+    let place = Place::new();
+    place.record("base.json", Noise::QUIET, 1, 1.0);
+    place.record("new.json", Noise::USUAL, 2, 0.9);
+    let two = format!("{} {}", report("patch-5.10.json"), report("patch-5.10-patched.json"));
+    for names in ["base.json new.json", two.as_str()] {
+        for columns in [40, 72, 80, 200] {
+            for all in ["", " --all"] {
+                let line = format!("compare {names}{all}");
+                let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
+                command.args(line.split(' ')).current_dir(place.0.path()).stdin(Stdio::null());
+                command.env_clear();
+                if columns != 72 {
+                    // Without a terminal the width is 72.
+                    command.env("COLUMNS", columns.to_string());
+                }
+                let text = Output::of(&mut command).stdout;
+                for line in text.lines().filter(|line| !line.contains('/')) {
+                    assert!(line.chars().count() <= columns, "{columns}: {line}\n{text}");
+                }
+                let last = text.lines().rev().find(|line| !line.starts_with(' ')).unwrap();
+                let words = ["worse", "inconclusive"];
+                assert!(
+                    words.iter().any(|it| text
+                        .lines()
+                        .any(|line| { line.starts_with("  ") && line.trim_end().ends_with(it) })),
+                    "{columns}: {text}"
+                );
+                let is_verdict =
+                    ["worse (", "inconclusive ("].iter().any(|it| last.starts_with(it));
+                assert!(is_verdict, "{text}");
+                assert_eq!(text.contains("total-io"), !all.is_empty(), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn percentiles_of_fios_default_output_are_those_of_clat() {
+    let place = Place::new();
+    let fio = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diopter-bench/tests/data/fio");
+    let text = std::fs::read_to_string(fio.join("randrw-3.33.json")).unwrap();
+    let mut document: Value = serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
+    // One direction: two distributions have no common percentile. By default lat has none at all.
+    for job in document["jobs"].as_array_mut().unwrap() {
+        job["job options"]["rw"] = "randread".into();
+        job.as_object_mut().unwrap().remove("write");
+        job["read"]["lat_ns"].as_object_mut().unwrap().remove("percentile");
+        assert!(job["read"]["clat_ns"]["percentile"].is_object());
+    }
+    for name in ["a.json", "b.json", "c.json"] {
+        std::fs::write(place.path(name), document.to_string()).unwrap();
+    }
+    let line = "compare --metric latency-p99 a.json,b.json,c.json a.json,b.json,c.json";
+    let shown = place.run(line);
+    assert!(shown.stdout.contains("clat-p99") && shown.stdout.contains(" us "), "{}", shown.stdout);
+    assert!(shown.stdout.contains("latency is clat, from submission"), "{}", shown.stdout);
+    let own = place.run("compare --metric clat-p99 a.json b.json");
+    assert!(!own.stdout.contains("latency is clat"), "{}", own.stdout);
+    assert!(own.stdout.contains("clat-p99"), "{}", own.stdout);
+    assert!(place.refusal("compare --html x.html a.json b.json").contains("dio report --html"));
+}
+
+#[test]
 fn the_document_is_as_its_schema_says() {
     let place = Place::new();
     place.record("base.json", Noise::QUIET, 1, 1.0);

@@ -76,3 +76,24 @@ fn a_report_of_nothing_or_to_nowhere_is_refused() {
     let message = refusal_of(&[&run, "--csv", "--json"]);
     assert!(message.contains("cannot be used with"), "{message}");
 }
+
+#[test]
+fn no_line_is_wider_than_the_terminal() {
+    let [base, new] =
+        ["patch-5.10", "patch-5.10-patched"].map(|it| recorded(&format!("{it}.json")));
+    for names in [&[base.as_str()][..], &[base.as_str(), new.as_str()]] {
+        for columns in [40, 72, 80, 200] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
+            command.arg("report").args(names).env_clear();
+            if columns != 72 {
+                // Without a terminal the width is 72.
+                command.env("COLUMNS", columns.to_string());
+            }
+            let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+            assert!(text.contains("IOPS, bandwidth"), "{text}");
+            for line in text.lines() {
+                assert!(line.chars().count() <= columns, "{columns}: {line}\n{text}");
+            }
+        }
+    }
+}

@@ -18,6 +18,8 @@ pub enum Side {
     Left,
     /// Numbers.
     Right,
+    /// A word on the left that is not folded, as numbers are not.
+    Word,
 }
 
 /// Rows below a head. Its text is as wide as it must be; [`Table::lines`] fits it into a width.
@@ -87,6 +89,12 @@ impl Table {
         table.drawn(room, gap, fits(table, gap, TEXT_MIN))
     }
 
+    /// Returns the width of the table if nothing is folded.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.width(usize::from(GAP), usize::MAX)
+    }
+
     fn drawn(&self, room: Option<usize>, gap: u16, has_whole_numbers: bool) -> Lines {
         let mut drawn = comfy_table::Table::new();
         drawn.load_style(presets::NOTHING.header_separator(LineStyle::none().fill(RULE)));
@@ -103,10 +111,10 @@ impl Table {
             // An empty column is drawn one wide.
             column.set_padding((0, if self.is_blank(at) { gap - 1 } else { gap }));
             column.set_cell_alignment(match side {
-                Side::Left => CellAlignment::Left,
+                Side::Left | Side::Word => CellAlignment::Left,
                 Side::Right => CellAlignment::Right,
             });
-            if *side == Side::Right && has_whole_numbers {
+            if *side != Side::Left && has_whole_numbers {
                 column.set_constraint(ColumnConstraint::ContentWidth);
             }
         }
@@ -125,7 +133,7 @@ impl Table {
         let widths = self.columns.iter().enumerate().map(|(at, (head, side))| {
             let cells = self.rows.iter().map(|row| row[at].chars().count());
             let widest = cells.chain([head.chars().count()]).max().unwrap_or(0);
-            if *side == Side::Right { widest } else { widest.min(text_max) }
+            if *side == Side::Left { widest.min(text_max) } else { widest }
         });
         widths.sum::<usize>() + gap * self.columns.len().saturating_sub(1)
     }
@@ -185,6 +193,14 @@ mod tests {
         assert_eq!(folded(&table, 60), ["bytes  text", &format!(" 4096  {}", "t".repeat(52))]);
         table.row(vec!["1".to_owned(), String::new(), "t".repeat(54)]);
         assert_eq!(folded(&table, 60)[2], format!("    1 {}", "t".repeat(54)));
+    }
+
+    #[test]
+    fn a_word_is_not_folded_while_there_is_text() {
+        let mut table = Table::new(&[("text", Side::Left), ("verdict", Side::Word)]);
+        table.row(vec!["one-two-three-four".to_owned(), "inconclusive".to_owned()]);
+        let lines = folded(&table, 24);
+        assert!(lines.iter().any(|line| line.ends_with("inconclusive")), "{lines:#?}");
     }
 
     #[test]

@@ -69,8 +69,15 @@ fn draft(
     is_judged: bool,
     rule: &Rule,
 ) -> Draft {
-    let value = |sample: &Sample| metric.value(found.job, sample, direction);
-    let figures = figures(found.base.1, found.new.1, found.pairing, value);
+    let of = |metric: Metric| move |sample: &Sample| metric.value(found.job, sample, direction);
+    let mut measured = metric;
+    let mut figures = figures(found.base.1, found.new.1, found.pairing, of(metric));
+    // Both sides have to have the same latency.
+    if let (Some(clat), None) = (metric.as_clat(), ratio_of(&figures, found.pairing)) {
+        measured = clat;
+        figures = self::figures(found.base.1, found.new.1, found.pairing, of(clat));
+    }
+    let value = of(measured);
     let name = format!("{} {} {} {direction:?}", found.job_index, found.new.0, metric.name());
     let mut prng = Prng::new(rule.seed).fork(&name);
     let estimate = estimate(&figures, found.pairing, rule, is_judged.then_some(&mut prng));
@@ -90,6 +97,7 @@ fn draft(
             column: found.new.0,
             base: found.base.0,
             metric,
+            measured: (measured != metric && !figures.new.is_empty()).then_some(measured),
             direction,
             value: median(figures.new.iter().copied()),
             base_value: median(figures.base.iter().copied()),

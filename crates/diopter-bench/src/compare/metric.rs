@@ -47,6 +47,14 @@ pub enum Metric {
     LatencyP99,
     /// 99.9th percentile of the latency.
     LatencyP999,
+    /// Mean latency from submission to completion, in nanoseconds.
+    ClatMean,
+    /// Its median.
+    ClatP50,
+    /// Its 99th percentile.
+    ClatP99,
+    /// Its 99.9th percentile.
+    ClatP999,
     /// Processor time per request, program and kernel, in nanoseconds.
     CpuPerIo,
     /// Processor time over elapsed time, in percent: 100 is one processor.
@@ -76,6 +84,10 @@ named! { Metric {
     LatencyP50 => "latency-p50",
     LatencyP99 => "latency-p99",
     LatencyP999 => "latency-p999",
+    ClatMean => "clat-mean",
+    ClatP50 => "clat-p50",
+    ClatP99 => "clat-p99",
+    ClatP999 => "clat-p999",
     CpuPerIo => "cpu-per-io",
     CpuPercent => "cpu-percent",
     SwitchesPerIo => "switches-per-io",
@@ -107,10 +119,20 @@ impl Metric {
     }
 
     fn is_latency(self) -> bool {
-        matches!(
-            self,
-            Metric::LatencyMean | Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999
-        )
+        self.as_clat().is_some() || Metric::ALL.into_iter().any(|it| it.as_clat() == Some(self))
+    }
+
+    /// Returns the metric of clat that takes the place of one of `lat`, where runs lack it: by
+    /// default fio records percentiles of clat only.
+    #[must_use]
+    pub fn as_clat(self) -> Option<Metric> {
+        match self {
+            Metric::LatencyMean => Some(Metric::ClatMean),
+            Metric::LatencyP50 => Some(Metric::ClatP50),
+            Metric::LatencyP99 => Some(Metric::ClatP99),
+            Metric::LatencyP999 => Some(Metric::ClatP999),
+            _ => None,
+        }
     }
 
     /// Returns its value in a round, of one direction or of both together; `None` if it was not
@@ -161,18 +183,20 @@ impl Metric {
     }
 
     fn of_direction(self, sample: &Sample, part: &DirectionSample) -> Option<f64> {
-        let latency = |of: fn(&Latency) -> Option<f64>| {
-            let latencies = part.latencies.as_ref()?;
-            of(latencies.lat.as_ref().or(latencies.clat.as_ref())?)
-        };
+        let lat = |of: fn(&Latency) -> Option<f64>| of(part.latencies.as_ref()?.lat.as_ref()?);
+        let clat = |of: fn(&Latency) -> Option<f64>| of(part.latencies.as_ref()?.clat.as_ref()?);
         match self {
             Metric::Iops => Some(part.iops),
             Metric::Bandwidth => Some(float(part.bytes) / float(sample.elapsed_ns) * NS_PER_SECOND),
             Metric::TotalIo => Some(float(part.bytes)),
-            Metric::LatencyMean => latency(|latency| Some(latency.mean_ns)),
-            Metric::LatencyP50 => latency(|latency| latency.percentile(50.0)),
-            Metric::LatencyP99 => latency(|latency| latency.percentile(99.0)),
-            Metric::LatencyP999 => latency(|latency| latency.percentile(99.9)),
+            Metric::LatencyMean => lat(|latency| Some(latency.mean_ns)),
+            Metric::LatencyP50 => lat(|latency| latency.percentile(50.0)),
+            Metric::LatencyP99 => lat(|latency| latency.percentile(99.0)),
+            Metric::LatencyP999 => lat(|latency| latency.percentile(99.9)),
+            Metric::ClatMean => clat(|latency| Some(latency.mean_ns)),
+            Metric::ClatP50 => clat(|latency| latency.percentile(50.0)),
+            Metric::ClatP99 => clat(|latency| latency.percentile(99.0)),
+            Metric::ClatP999 => clat(|latency| latency.percentile(99.9)),
             _ => None,
         }
     }

@@ -79,6 +79,14 @@ fn finish(sides: sides::Sides<'_>, settings: &Settings, mut rule: Rule) -> Compa
         matches.flat_map(|found| judge::rows(found, &settings.metrics, &rule)).collect();
     judge::judge(&mut drafts, &mut rule);
     let rows: Vec<ComparedRow> = drafts.into_iter().map(|draft| draft.row).collect();
+    let mut notes = sides.notes;
+    if rows.iter().any(|row| row.verdict.is_some() && row.measured.is_some()) {
+        notes.push(
+            "latency is clat, from submission to completion: not all runs have these figures of \
+             lat, from start to completion (fio records them with --lat_percentiles=1)"
+                .to_owned(),
+        );
+    }
     let verdicts: Vec<Verdict> = rows.iter().filter_map(|row| row.verdict).collect();
     Comparison {
         schema: SCHEMA.to_owned(),
@@ -87,7 +95,7 @@ fn finish(sides: sides::Sides<'_>, settings: &Settings, mut rule: Rule) -> Compa
         jobs: sides.jobs,
         rows,
         environment_differences: sides.environment_differences,
-        notes: sides.notes,
+        notes,
         verdict: Verdict::of_all(&verdicts),
     }
 }

@@ -82,6 +82,10 @@ pub struct ComparedRow {
     pub base: usize,
     /// The metric of the figures.
     pub metric: Metric,
+    /// The metric that was measured instead, because the runs lack `metric`: one of clat for one
+    /// of lat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Metric>,
     /// Only reads or only writes; `None` for both together.
     pub direction: Option<Direction>,
     /// Median of the rounds, in the metric's unit; `None` if no round has it.

@@ -35,6 +35,9 @@ pub fn number_rounds(bench: &mut Bench) {
             sample.turn = round;
         }
     }
+    let rounds = bench.rows.iter().flat_map(|row| &row.cells).map(|cell| cell.samples.len());
+    let most = u32::try_from(rounds.max().unwrap_or(0)).unwrap_or(u32::MAX);
+    bench.method.rounds = bench.method.rounds.max(most);
 }
 
 fn place_of(columns: &mut Vec<Column>, column: Column) -> usize {

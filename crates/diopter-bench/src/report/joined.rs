@@ -8,8 +8,15 @@ use crate::document::{Bench, Cell, Job, Row};
 #[must_use]
 pub fn joined(all: &[Named], comparison: &Comparison) -> Bench {
     let names: Vec<&str> = all.iter().map(|named| named.name.as_str()).collect();
+    let title = match names.split_first() {
+        Some((base, [])) => (*base).to_owned(),
+        // As `dio compare` names them.
+        Some((base, others)) => format!("{} against {base}", others.join(", ")),
+        None => String::new(),
+    };
+    let rounds = all.iter().map(|named| named.bench.method.rounds).max().unwrap_or(0);
     let mut bench = Bench {
-        title: names.join(" against "),
+        title,
         is_interrupted: all.iter().any(|named| named.bench.is_interrupted),
         ..all.first().map(|named| named.bench.clone()).unwrap_or_default()
     };
@@ -17,6 +24,7 @@ pub fn joined(all: &[Named], comparison: &Comparison) -> Bench {
     bench.columns.clear();
     // Rounds of different documents were not interleaved.
     bench.method.order = if all.len() > 1 { String::new() } else { bench.method.order };
+    bench.method.rounds = rounds;
     bench.method.effect_floor = comparison.rule.effect_floor;
     let empty = |job: &Job| Row { job: job.clone(), cells: Vec::new() };
     bench.rows = comparison.jobs.iter().map(empty).collect();

@@ -11,8 +11,8 @@ use super::table::{Block, Shown};
 use crate::compare::{Comparison, Verdict};
 use crate::document::Bench;
 
-/// Longest name of a line, so that figures have room.
-const NAME_COLUMNS_MAX: usize = 30;
+/// Shortest and longest limit of the name of a line, so that figures have room.
+const NAME_COLUMNS: (usize, usize) = (12, 30);
 
 /// Precedes a verdict until it is coloured. It has no width, and names lose it.
 const MARK: char = '\u{200b}';
@@ -43,7 +43,7 @@ pub(super) fn text(bench: &Bench, comparison: Option<&Comparison>, style: TextSt
         put_wrapped(&mut text, &block.title, style);
         put_block(&mut text, block, style);
     }
-    put_legend(&mut text, &blocks);
+    put_legend(&mut text, &blocks, style);
     put_list(&mut text, "Warnings, with remedies", &summary.warnings, style);
     put_list(&mut text, "Environments differ", &summary.differences, style);
     text
@@ -73,17 +73,20 @@ fn put_list(text: &mut String, title: &str, lines: &[String], style: TextStyle) 
     }
 }
 
-fn put_legend(text: &mut String, blocks: &[Block]) {
+fn put_legend(text: &mut String, blocks: &[Block], style: TextStyle) {
     let mut cells = blocks.iter().flat_map(|block| &block.lines).flat_map(|(_, cells)| cells);
     if cells.any(|cell| cell.verdict == Some(Verdict::Inconclusive)) {
-        put(text, "\n? is inconclusive: the rounds do not decide; run more rounds");
+        text.push('\n');
+        put_wrapped(text, "? is inconclusive: the rounds do not decide; run more rounds", style);
     }
 }
 
 fn put_block(text: &mut String, block: &Block, style: TextStyle) {
+    let most = (style.columns * 3 / 8).clamp(NAME_COLUMNS.0, NAME_COLUMNS.1);
     let names = [block.corner].into_iter().chain(block.lines.iter().map(|(name, _)| name.as_str()));
-    let names: Vec<String> = names.map(|name| clipped(name, NAME_COLUMNS_MAX)).collect();
-    let columns: Vec<Vec<String>> = (0..block.heads.len()).map(|at| column(block, at)).collect();
+    let names: Vec<String> = names.map(|name| clipped(name, most)).collect();
+    let columns: Vec<Vec<String>> =
+        (0..block.heads.len()).map(|at| column(block, at, most)).collect();
     let gap = usize::from(GAP);
     let mut at = 0;
     while at < columns.len() {
@@ -113,7 +116,7 @@ fn width(cells: &[String]) -> usize {
 }
 
 /// Returns one column of a block: its heading, and its cells with aligned parts.
-fn column(block: &Block, at: usize) -> Vec<String> {
+fn column(block: &Block, at: usize, most: usize) -> Vec<String> {
     let cells = || block.lines.iter().map(|(_, cells)| &cells[at]);
     let figure = cells().map(|cell| cell.figure.width()).max().unwrap_or(0);
     let beside = cells().map(|cell| cell.beside.width()).max().unwrap_or(0);
@@ -128,7 +131,7 @@ fn column(block: &Block, at: usize) -> Vec<String> {
             None => line,
         }
     };
-    [clipped(&block.heads[at], NAME_COLUMNS_MAX)].into_iter().chain(cells().map(line)).collect()
+    [clipped(&block.heads[at], most)].into_iter().chain(cells().map(line)).collect()
 }
 
 /// Replaces the marks of verdicts by colours, or removes them.

@@ -12,7 +12,7 @@ const EXAMPLES: &str = "\
 Examples:
   dio compare before.json after.json
   dio compare base1.json,base2.json,base3.json new1.json,new2.json,new3.json
-  dio compare --floor 3% --metric iops,latency-p99 runs/6.1 runs/6.12 runs/6.18";
+  dio compare --floor 3% --metric iops,clat-p99 runs/6.1 runs/6.12 runs/6.18";
 
 const ABOUT: &str = "\
 Exit status:
@@ -49,6 +49,12 @@ pub struct CompareArgs {
     /// Compare the jobs that all runs have, even if some have more
     #[arg(long)]
     pub partial: bool,
+    /// Also list the figures that are not judged
+    #[arg(long)]
+    pub all: bool,
+    /// Not supported: `dio report` makes the page
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Print one JSON document (docs/schema/compare.json) on standard output
     #[arg(long)]
     pub json: bool,

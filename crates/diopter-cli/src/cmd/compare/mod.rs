@@ -19,7 +19,8 @@ pub fn run(args: &CompareArgs, look: &Look) -> u8 {
             if args.json {
                 output::print_document(&comparison, status)
             } else {
-                look.print(&text::of(&comparison, look), status)
+                let look = look.of_figures(output::columns());
+                look.print(&text::of(&comparison, args.all, &look), status)
             }
         }
         Err(message) => {
@@ -34,6 +35,9 @@ pub fn json_schema() -> schemars::Schema {
 }
 
 fn compare(args: &CompareArgs) -> Result<Comparison, String> {
+    if args.html.is_some() {
+        return Err("--html: dio report --html FILE BASE NEW... makes the page".to_owned());
+    }
     let mut all = Vec::new();
     let mut notes = Vec::new();
     for name in std::iter::once(&args.base).chain(&args.others) {
