@@ -2,6 +2,11 @@
 // The report of a benchmark: the data in the page, and what all sections use.
 const data = JSON.parse(document.getElementById("data").textContent);
 const { columns, jobs, cells, percents } = data;
+// Rounds and latencies are lists without names: a page has thousands of them.
+for (const cell of cells.flat()) {
+  cell.rounds_detail = (cell.rounds_detail || []).map(([round, turn, from_s, seconds, iops, series]) => ({ round, turn, from_s, seconds, iops, series }));
+  cell.latencies = (cell.latencies || []).map(([direction, kind, count, mean_ns, ns]) => ({ direction, kind, count, mean_ns, ns }));
+}
 const bases = [...new Set(columns.map((column) => column.base).filter((at) => at !== null))];
 // The base of the ratios, for a sentence.
 const base = bases.length === 1 ? columns[bases[0]].label : "the base";
@@ -16,8 +21,10 @@ const CONTEXTS = [
 ];
 const HUES = 8;
 const DASHES = [null, "6 3", "2 3"];
-// A chart with more lines than this is unreadable; the table has all of them.
-const BARS_MAX = 80;
+// A chart with more lines than this is unreadable; the table has all of them. A few more are not
+// worth a button.
+const BARS_MAX = 30;
+const BARS_SPARE = 10;
 const TABLE_ROWS_MAX = 2000;
 // With more columns than this, a table replaces the cards.
 const CARDS_MAX = 4;

@@ -10,16 +10,16 @@ function tallied(list) {
 }
 
 function headline() {
-  if (compared.length === 0) {
-    return el("p", { class: "result" }, columns.length === 1 ? "One way to run " : "Several ways to run ", el("b", {}, show.count(jobs.length, "job", "jobs")), ": nothing to compare.");
-  }
+  const sentence = el("p", { class: "result" }, conclusion());
+  if (beside.length === 0) return sentence;
   const tally = tallied(beside);
   const among = `of ${show.count(beside.length, "comparison", "comparisons")} with ${base}`;
   if (!isJudged) return el("p", { class: "result" }, `${show.count(beside.length, "ratio", "ratios")} to ${base}; none has a verdict.`);
   const parts = WORDS.filter((word) => tally[word]).flatMap((word, at) => [
     at === 0 ? "" : ", ", el("b", { class: `v-${word}` }, `${tally[word]} ${word}`),
   ]);
-  return el("p", { class: "result" }, parts, ` ${among}.`);
+  sentence.append(" ", ...parts, ` ${among}.`);
+  return sentence;
 }
 
 /** Summarises a column: the number of each verdict, the median ratio, the farthest one. */
@@ -80,7 +80,7 @@ function notices() {
 }
 
 function result() {
-  return el("section", { id: "result" }, headline(), notices(),
+  return el("section", { id: "result" }, headline(), absolute(), notices(),
     compared.length > CARDS_MAX ? overview() : compared.length > 0 ? el("ul", { class: "cards" }, compared.map(card)) : null);
 }
 
@@ -104,7 +104,7 @@ function ratioLines(order, isWhole) {
   let list = beside.filter(({ cell }) => isNumber(cell.ratio) || cell.failure);
   const reach = ({ cell }) => (isNumber(cell.ratio) ? Math.abs(Math.log(cell.ratio)) : Infinity);
   const total = list.length;
-  if (!isWhole && total > BARS_MAX) {
+  if (!isWhole && total > BARS_MAX + BARS_SPARE) {
     const kept = new Set(d3.sort(list, (one) => -reach(one)).slice(0, BARS_MAX));
     list = list.filter((one) => kept.has(one));
   }
@@ -151,11 +151,11 @@ function ratioChart(width, lines) {
   const top = layout.domain;
   const figureText = ({ cell }) => (isNarrow ? `${ratioText(cell)} ${MARKS[verdictOf(cell)]}` : ratioText(cell));
   return Plot.plot({
-    width, height: 42 + top.length * 23, marginLeft: left, marginRight: right, marginTop: 24, marginBottom: 16,
+    width, height: 58 + top.length * 23, marginLeft: left, marginRight: right, marginTop: 40, marginBottom: 16,
     x, y: { type: "band", domain: top, axis: null, padding: 0.34 },
     marks: [
       floor > 0 ? Plot.rect([0], { x1: 1 - floor, x2: 1 + floor, fill: "var(--same-wash)", className: "floor" }) : null,
-      Plot.axisX({ anchor: "top", ticks: text, tickFormat: tickText, tickSize: 0, color: "var(--soft)" }),
+      Plot.axisX({ anchor: "top", ticks: text, tickFormat: tickText, tickSize: 0, label: clipped(`ratio to ${base}`, width - left - right), labelAnchor: "center", labelArrow: "none", color: "var(--soft)" }),
       Plot.gridX({ ticks: text, stroke: "var(--grid)", strokeOpacity: 1 }),
       Plot.ruleX([1], { stroke: "var(--ink)", strokeOpacity: 0.55, className: "baseline" }),
       Plot.barX(known, { y: "at", x1: 1, x2: (line) => line.cell.ratio, fill: tint, fillOpacity: (line) => (["better", "worse"].includes(line.cell.verdict) ? 0.85 : 0.35), rx: 1.5, insetTop: 1, insetBottom: 1, className: "ratio" }),
@@ -192,7 +192,7 @@ function ratios() {
     id: "chart-ratios", label: `Ratios to ${base}, with intervals`, summary: "Ratios as a table", rows: ratioTable,
     chart: (width) => ratioChart(width, ratioLines(state.order, state.isWhole).lines),
   });
-  const more = total <= BARS_MAX ? null : el("button", { type: "button", onclick: () => {
+  const more = total <= BARS_MAX + BARS_SPARE ? null : el("button", { type: "button", onclick: () => {
     state.isWhole = !state.isWhole;
     update();
     figure.redraw();

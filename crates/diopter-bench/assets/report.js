@@ -27,16 +27,16 @@ function kernelChart(width, kernels) {
   const ends = d3.sort(groups.map((group) => group.at(-1)), (point) => -point.ratio);
   // Names at the ends are at least a line's height apart.
   const height = isNarrow ? 280 : 360;
-  const scale = d3.scaleLinear(domain, [height - 40, 20]);
+  const scale = d3.scaleLinear(domain, [height - (isNarrow ? 52 : 40), 32]);
   let before = -Infinity;
   for (const point of ends) before = point.label_at = Math.max(scale(point.ratio), before + 14);
   return Plot.plot({
-    width, height, marginLeft: 50, marginRight: right, marginBottom: 40, marginTop: 20,
+    width, height, marginLeft: 50, marginRight: right, marginBottom: isNarrow ? 52 : 40, marginTop: 32,
     x: { type: "point", domain: kernels.map((column) => columns[column].label), label: null, padding: 0.3 }, y: { domain, label: null },
     symbol: { type: "identity" },
     marks: [
-      Plot.axisX({ tickSize: 0, color: "var(--soft)", tickFormat: (label) => clipped(label, (width - right) / kernels.length), tickRotate: isNarrow && kernels.length > 5 ? -45 : 0 }),
-      Plot.axisY({ ticks: 6, tickFormat: d3.format(".2f"), tickSize: 0, color: "var(--soft)" }),
+      Plot.axisX({ tickSize: 0, color: "var(--soft)", label: isNarrow ? null : "kernel", labelAnchor: "center", labelArrow: "none", tickFormat: (label) => clipped(label, (width - right) / kernels.length), tickRotate: isNarrow && kernels.length > 5 ? -45 : 0 }),
+      Plot.axisY({ ticks: 6, tickFormat: d3.format(".2f"), tickSize: 0, ...yTitle(`ratio to ${base}`), color: "var(--soft)" }),
       Plot.gridY({ ticks: 6, stroke: "var(--grid)", strokeOpacity: 1 }),
       Plot.ruleY([1], { stroke: "var(--ink)", strokeOpacity: 0.55, className: "baseline" }),
       Plot.line(points, { x: "kernel", y: "ratio", z: "job", stroke: "var(--faint)", strokeWidth: 1.25, className: "kernel-job" }),
@@ -144,7 +144,7 @@ function page() {
   const facts = [show.count(jobs.length, "job", "jobs"), show.count(columns.length, "way", "ways") + " to run them", data.rounds > 0 ? show.count(data.rounds, "round", "rounds") : null, data.started || null, data.made_by ? `by ${data.made_by}` : null];
   const isOfKernels = columns.filter((column) => column.kernel).length >= 2;
   const pictures = isOfKernels ? [kernels(), ratios()] : [ratios()];
-  const sections = [result(), ...pictures, latencies(), overTime(), depth(), processor(), environment(), warnings(), figures(), method()].filter(Boolean);
+  const sections = [result(), heatMaps(), ...pictures, latencies(), overTime(), depth(), processor(), environment(), warnings(), figures(), method()].filter(Boolean);
   const links = sections.filter((one) => one.id !== "result").map((one) => el("li", {}, el("a", { href: `#${one.id}` }, one.querySelector("h2").textContent.replace(/^Relative to .*/, "Ratios"))));
   document.getElementById("report").append(
     el("header", { class: "top" }, el("div", {}, el("h1", {}, span), el("p", { class: "quiet" }, facts.filter(Boolean).join(" \u00b7 "))), themeSwitch()),

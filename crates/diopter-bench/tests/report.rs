@@ -58,8 +58,15 @@ fn a_line_of_csv_stands_for_each_round_and_each_failed_cell() {
 
 #[test]
 fn no_line_of_a_table_is_wider_than_the_terminal() {
-    for columns in [60, 80, 132] {
-        for bench in [documents::regression(), documents::sweep(), documents::twelve_columns()] {
+    for columns in [40, 72, 80, 200] {
+        for bench in [
+            documents::regression(),
+            documents::sweep(),
+            documents::matrix(),
+            documents::twelve_columns(),
+            documents::one_cell(),
+            documents::awkward(),
+        ] {
             let message = text_of(&bench, TextStyle { columns, ..PLAIN });
             let widest = message.lines().map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= columns, "{widest} of {columns}\n{message}");
@@ -132,6 +139,7 @@ fn several_documents_are_rendered_as_columns_of_one() {
         assert_eq!(row.cells[0].samples, row.cells[2].samples);
         assert_eq!((row.cells[0].environment, row.cells[2].environment), (0, 2));
     }
+    assert_eq!((bench.title.as_str(), bench.method.rounds), ("new.json against old.json", 10));
     let message = report::text(&bench, Some(&comparison), TextStyle { columns: 200, ..PLAIN });
     assert!(message.contains("each relative to the base (1.000) above it"), "{message}");
     let lines: Vec<&str> = message.lines().collect();
@@ -156,6 +164,8 @@ fn a_page_without_figures_is_small() {
     let bench = documents::one_cell();
     let bytes = report::html(&bench, None).len();
     assert!(bytes < 600_000, "{bytes}");
+    let bytes = report::html(&documents::matrix(), None).len();
+    assert!(bytes < 700_000, "{bytes}");
 }
 
 #[test]
@@ -165,5 +175,5 @@ fn nothing_in_a_document_ends_the_script_around_it() {
     let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
     let read: serde_json::Value = serde_json::from_str(data).expect("all of the data is there");
     assert_eq!(read["columns"][1]["label"], bench.columns[1].label.as_str());
-    assert_eq!(page.matches("</script>").count(), 8, "data and seven scripts");
+    assert_eq!(page.matches("</script>").count(), 9, "data and eight scripts");
 }

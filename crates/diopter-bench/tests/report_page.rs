@@ -9,6 +9,8 @@ mod documents;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use browser::Browser;
 use diopter_bench::compare::Comparison;
 use diopter_bench::document::{Bench, Cell};
@@ -63,6 +65,95 @@ fn pages_open_without_complaint_ask_for_nothing_and_fit_a_telephone() {
             assert_eq!(browser.count(external), 0, "{title}");
         }
     }
+}
+
+/// Faults of the layout of the open page.
+fn layout_faults(browser: &mut Browser) -> Vec<String> {
+    serde_json::from_value(browser.value(include_str!("report/layout.js"))).unwrap()
+}
+
+/// With DIOPTER_SCREENSHOTS, a directory: each page as a picture, for people.
+fn keep_picture(browser: &mut Browser, name: &str) {
+    let Some(directory) = std::env::var_os("DIOPTER_SCREENSHOTS") else { return };
+    for (suffix, is_whole) in [("first", false), ("whole", true)] {
+        let how = serde_json::json!({ "captureBeyondViewport": is_whole, "format": "png",
+            "clip": browser.value(&format!("({{ x: 0, y: 0, scale: 1, width: innerWidth, height: \
+                {is_whole} ? document.documentElement.scrollHeight : innerHeight }})")) });
+        let picture = browser.call("Page.captureScreenshot", how);
+        let bytes = STANDARD.decode(picture["data"].as_str().unwrap()).unwrap();
+        let path = PathBuf::from(&directory).join(format!("{name}-{suffix}.png"));
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
+#[test]
+fn no_text_is_cut_off_and_no_labels_overlap() {
+    let Some(mut browser) = Browser::start() else { return };
+    for (name, bench) in [
+        ("regression", documents::regression()),
+        ("one-cell", documents::one_cell()),
+        ("sweep", documents::sweep()),
+        ("matrix", documents::matrix()),
+        ("twelve", documents::twelve_columns()),
+        ("kernels", documents::kernels()),
+        ("awkward", documents::awkward()),
+    ] {
+        let page = page(bench);
+        for (width, scheme) in [(1400, "dark"), (800, "light"), (400, "light")] {
+            browser.open(&page.path, width, scheme);
+            keep_picture(&mut browser, &format!("{name}-{width}-{scheme}"));
+            assert_eq!(layout_faults(&mut browser), Vec::<String>::new(), "{name} at {width}");
+        }
+    }
+}
+
+#[test]
+fn the_first_screen_has_figures_with_units_and_a_sentence() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::regression());
+    for width in [1400, 800, 400] {
+        browser.open(&page.path, width, "light");
+        let bottom = "document.querySelector('#absolute tbody tr').getBoundingClientRect().bottom";
+        let bottom = browser.value(bottom).as_f64().unwrap();
+        assert!(bottom < 844.0, "{bottom} at {width}");
+    }
+    let head = "[...document.querySelectorAll('#absolute thead th')]\
+        .map((one) => one.textContent).join()";
+    assert_eq!(browser.value(head), "Job,Way,IOPS,Bandwidth,p50,p99,p99.9");
+    let line = "[...document.querySelector('#absolute tbody tr').children].slice(2)\
+        .map((one) => one.textContent.replaceAll('\\u202f', ' '))";
+    let line: Vec<String> = serde_json::from_value(browser.value(line)).unwrap();
+    for (figure, unit) in line.iter().zip([" k", " GiB/s", " \u{b5}s", " \u{b5}s", " \u{b5}s"]) {
+        assert!(figure.ends_with(unit), "{line:?}");
+    }
+    let sentence = browser.value("document.querySelector('.result').textContent");
+    let sentence = sentence.as_str().unwrap().replace('\u{202f}', " ");
+    for part in ["linux-5.5, write 4k ext4: 309 k IOPS", "\u{d7} the IOPS of diopter", "p99"] {
+        assert!(sentence.contains(part), "{part}: {sentence}");
+    }
+}
+
+#[test]
+fn a_matrix_of_sizes_and_depths_is_a_heat_map_for_each_way() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::matrix());
+    browser.open(&page.path, 1400, "light");
+    let columns = page.bench.columns.len();
+    assert_eq!(browser.count("document.querySelectorAll('#heat figure').length"), columns);
+    for column in 0..columns {
+        assert_eq!(browser.marks(&format!("chart-heat-{column}"), "heat"), 9 * 6);
+        assert_eq!(browser.marks(&format!("chart-heat-{column}"), "heat-labels"), 9 * 6);
+    }
+    browser.value("document.querySelector('input[name=heat][value=ratio]').click()");
+    browser.settle();
+    let shown = "document.querySelectorAll('#heat figure').length";
+    assert_eq!(browser.count(shown), columns - 1, "the base has no ratio");
+    assert_eq!(layout_faults(&mut browser), Vec::<String>::new());
+    assert_eq!(browser.marks("chart-ratios", "ratio"), 30, "the farthest");
+    // Costs of large and of small requests are not on one axis.
+    assert!(browser.count("document.querySelectorAll('#chart-processor svg').length") > 1);
+    // The throughput of the large ones grows up to the last depth: that is not a knee.
+    assert_eq!(browser.marks("chart-depth", "knee"), 0);
 }
 
 #[test]
@@ -170,7 +261,7 @@ fn a_document_too_large_for_charts_shows_the_farthest_and_says_so() {
     let Some(mut browser) = Browser::start() else { return };
     let page = page(documents::huge());
     browser.open(&page.path, 1280, "light");
-    assert_eq!(browser.marks("chart-ratios", "ratio"), 80);
+    assert_eq!(browser.marks("chart-ratios", "ratio"), 30);
     let notes = "[...document.querySelectorAll('.notice')].map((one) => one.textContent).join()";
     let notes = browser.value(notes);
     assert!(notes.as_str().unwrap().contains("first 1000 of 4000 cells"), "{notes}");

@@ -354,7 +354,7 @@ pub const LANES: &[Lane] = &[
         ..plain("fio", 120, &[test(&["test", "-p", "diopter-fio", "--", "--nocapture"])])
     },
     plain("report", 15, &[test(&["test", "-p", "diopter-bench", "--test", "report"])]),
-    Lane { needs: &[Capability::Chromium], ..plain("report-page", 80, &[test(REPORT_PAGE)]) },
+    Lane { needs: &[Capability::Chromium], ..plain("report-page", 120, &[test(REPORT_PAGE)]) },
     plain("lab-host", 80, &[test(LAB_HOST)]),
     Lane { needs: &[Capability::Qemu], ..plain("lab", 60, &[test(LAB)]) },
     Lane { needs: &[Capability::Qemu], ..plain("guest", 130, &[test(GUEST)]) },

@@ -3,7 +3,7 @@
 use super::figures::Figures;
 use super::judged::figures_of;
 use super::label::Labels;
-use super::latency::{Curve, Kind, PERCENTS, curve};
+use super::latency::{Curve, Kind, PERCENTS, curve, kind_of};
 use super::numbers::{bytes, rate, time};
 use super::table::{self, Block, Shown};
 use crate::compare::Comparison;
@@ -70,14 +70,6 @@ fn title(bench: &Bench, kind: Option<Kind>, lines: usize) -> String {
         _ => String::new(),
     };
     format!("IOPS, bandwidth{latency}{rounds}{more}")
-}
-
-/// Returns the latency that all measured cells have: what a program sees, if they have it.
-fn kind_of(bench: &Bench) -> Option<Kind> {
-    let cells = || bench.rows.iter().flat_map(|row| &row.cells).filter(|it| !it.samples.is_empty());
-    let has =
-        |cell: &Cell, kind| DIRECTIONS.iter().any(|(way, _)| curve(cell, *way, kind).is_some());
-    [Kind::Lat, Kind::Clat].into_iter().find(|kind| cells().all(|cell| has(cell, *kind)))
 }
 
 /// Returns the line of a cell, and a second one if it has both reads and writes.

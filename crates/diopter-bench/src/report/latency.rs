@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 
-use crate::document::{Cell, Direction, Latencies, Latency};
+use crate::document::{Bench, Cell, Direction, Latencies, Latency, Sample};
 use crate::named::named;
 use crate::number::float;
 use crate::statistics::median;
@@ -84,6 +84,17 @@ pub(super) fn curve(cell: &Cell, direction: Direction, kind: Kind) -> Option<Cur
     Some(Curve { count, mean_ns: total / float(count), ns })
 }
 
+/// Returns the latency that all measured cells have: what a program sees, if they have it.
+pub(super) fn kind_of(bench: &Bench) -> Option<Kind> {
+    let cells = || bench.rows.iter().flat_map(|row| &row.cells).filter(|it| !it.samples.is_empty());
+    let has = |cell: &Cell, kind: Kind| {
+        let directions = cell.samples.iter().flat_map(Sample::directions);
+        let mut latencies = directions.filter_map(|one| kind.of(one.latencies.as_ref()?));
+        latencies.any(|latency| latency.count > 0)
+    };
+    [Kind::Lat, Kind::Clat].into_iter().find(|kind| cells().all(|cell| has(cell, *kind)))
+}
+
 /// Merges the histograms of all rounds; `None` if one is missing or unreadable.
 fn merged(rounds: &[&Latency]) -> Option<Histogram<u64>> {
     let mut all: Option<Histogram<u64>> = None;
@@ -115,7 +126,7 @@ fn from_percentiles(rounds: &[&Latency]) -> Vec<Option<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{DirectionSample, Percentile, Sample};
+    use crate::document::{DirectionSample, Percentile};
     use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 
     impl Curve {

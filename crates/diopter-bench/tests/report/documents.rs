@@ -276,6 +276,25 @@ pub fn sweep() -> Bench {
     bench
 }
 
+/// Block sizes and depths in two ways: what a heat map is for. Costs span three decades.
+pub fn matrix() -> Bench {
+    let mut prng = Prng::new(8);
+    let columns = vec![column("diopter", Some("diopter")), column("fio:io_uring", None)];
+    let mut bench = bench("Nine sizes, six depths", columns);
+    for power in 9..18_u32 {
+        let block = 1_u32 << power;
+        for depth in [1_u32, 4, 8, 16, 32, 64] {
+            let iops = 4e8 / (4_000.0 + f64::from(block)) * f64::from(depth).powf(0.6);
+            let job = job(ReadWrite::RandRead, block.into(), "xfs", depth);
+            let processor_ns = 2_000.0 + f64::from(block) * 3.0;
+            let recipe = Recipe { iops, processor_ns, rounds: 4, points: 5, ..PLAIN };
+            let factor = 0.85 + f64::from(power) * 0.012;
+            add(&mut bench, &mut prng, job, &recipe, &[1.0, factor]);
+        }
+    }
+    bench
+}
+
 /// Many columns, for the width of tables and the number of hues.
 pub fn twelve_columns() -> Bench {
     let mut prng = Prng::new(4);

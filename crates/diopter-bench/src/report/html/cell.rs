@@ -12,7 +12,7 @@ use crate::report::judged::Judged;
 use crate::report::latency::{self, Kind};
 
 /// Largest number of points of throughput over time in a page: each takes about 14 bytes.
-const SERIES_POINTS_MAX: usize = 60_000;
+const SERIES_POINTS_MAX: usize = 10_000;
 /// Largest number of points of one round's throughput: a chart has no more pixels in its width.
 const ROUND_POINTS_MAX: usize = 1000;
 /// Fewer points than this show no shape.
@@ -41,27 +41,15 @@ pub(super) struct PageCell {
     rounds_detail: Vec<PageRound>,
 }
 
+/// Direction, kind, count, mean and percentiles. The script gives them names.
 #[derive(Debug, Serialize)]
-struct PageLatency {
-    direction: Direction,
-    kind: &'static str,
-    count: u64,
-    mean_ns: f64,
-    ns: Vec<Option<f64>>,
-}
+struct PageLatency(Direction, &'static str, u64, f64, Vec<Option<f64>>);
 
-/// One round: its position in time, and its throughput.
+/// One round: its number and turn; its start in seconds since the start of the row's first round,
+/// and its seconds; its requests per second, and their course: seconds since the start of the
+/// round, and requests per second until then.
 #[derive(Debug, Serialize)]
-struct PageRound {
-    round: u32,
-    turn: u32,
-    /// Seconds since the start of the row's first round.
-    from_s: f64,
-    seconds: f64,
-    iops: f64,
-    /// Seconds since the start of the round, and requests per second until then.
-    series: Vec<(f64, f64)>,
-}
+struct PageRound(u32, u32, f64, f64, f64, Vec<(f64, f64)>);
 
 impl PageCell {
     /// Returns the figures and the verdict, without curves and rounds.
@@ -105,13 +93,8 @@ fn latencies(cell: &Cell) -> Vec<PageLatency> {
     for direction in [Direction::Read, Direction::Write] {
         for kind in Kind::ALL {
             let Some(curve) = latency::curve(cell, direction, kind) else { continue };
-            all.push(PageLatency {
-                direction,
-                kind: kind.name(),
-                count: curve.count,
-                mean_ns: curve.mean_ns,
-                ns: curve.ns,
-            });
+            let name = kind.name();
+            all.push(PageLatency(direction, name, curve.count, curve.mean_ns, curve.ns));
         }
     }
     all
@@ -124,14 +107,14 @@ pub(super) fn row_began(cells: &[Cell]) -> u64 {
 }
 
 fn round(sample: &Sample, row_began: u64, points_max: usize) -> PageRound {
-    PageRound {
-        round: sample.round,
-        turn: sample.turn,
-        from_s: float(sample.started_unix_ns - row_began) / 1e9,
-        seconds: float(sample.elapsed_ns) / 1e9,
-        iops: sample.iops(),
-        series: series(sample, points_max),
-    }
+    PageRound(
+        sample.round,
+        sample.turn,
+        float(sample.started_unix_ns - row_began) / 1e9,
+        float(sample.elapsed_ns) / 1e9,
+        sample.iops(),
+        series(sample, points_max),
+    )
 }
 
 /// Returns the throughput over a round, with neighbours joined so that at most `points_max` are
@@ -175,15 +158,20 @@ pub(super) fn round_points_max(bench: &Bench, cells_max: usize, notes: &mut Vec<
 }
 
 /// Rounds all fractions to five significant digits: more than any chart or table shows, in half the
-/// bytes.
+/// bytes. Removes fields without a value.
 fn shorten(value: &mut Value) {
     match value {
         Value::Number(number) if number.is_f64() => {
             let text = format!("{:.4e}", number.as_f64().unwrap_or(0.0));
-            *value = Value::from(text.parse::<f64>().expect("a printed number can be parsed"));
+            let short: f64 = text.parse().expect("a printed number can be parsed");
+            let whole = format!("{short}").parse::<u64>();
+            *value = whole.map_or_else(|_| Value::from(short), Value::from);
         }
         Value::Array(all) => all.iter_mut().for_each(shorten),
-        Value::Object(fields) => fields.values_mut().for_each(shorten),
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(shorten);
+        }
         _ => {}
     }
 }

@@ -12,11 +12,12 @@ use crate::document::Bench;
 use model::Report;
 
 const STYLE: &str = include_str!("../../../assets/report.css");
-const SCRIPTS: [&str; 7] = [
+const SCRIPTS: [&str; 8] = [
     include_str!("../../../assets/vendor/d3.min.js"),
     include_str!("../../../assets/vendor/plot.min.js"),
     include_str!("../../../assets/charts.js"),
     include_str!("../../../assets/report-data.js"),
+    include_str!("../../../assets/report-first.js"),
     include_str!("../../../assets/report-ratios.js"),
     include_str!("../../../assets/report-job.js"),
     include_str!("../../../assets/report.js"),

@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use super::cell::{self, PageCell};
 use crate::compare::{Aim, Comparison, Metric, Rule};
-use crate::document::{Bench, Cell, Column, WarningKind};
+use crate::document::{Bench, Cell, Column, Job, WarningKind};
 use crate::report::environment::{self, Fact};
 use crate::report::figures::Figures;
 use crate::report::judged::{self, Judgements};
 use crate::report::label::Labels;
-use crate::report::latency::PERCENTS;
+use crate::report::latency::{Kind, PERCENTS, kind_of};
 use crate::report::numbers::moment;
 
 /// Largest number of cells with embedded rounds and curves; further cells have figures only. A page
@@ -39,6 +39,8 @@ pub(super) struct Report {
     /// True if some cells have figures only.
     is_cut: bool,
     percents: [f64; PERCENTS.len()],
+    /// The latency that all cells have, of the first table and the charts.
+    latency_kind: Option<&'static str>,
     columns: Vec<PageColumn>,
     jobs: Vec<PageJob>,
     /// By row, then column.
@@ -74,6 +76,8 @@ struct PageJob {
     iodepth: u32,
     /// Jobs with the same key differ only in their depth.
     sweep: usize,
+    /// Jobs with the same key differ only in their depth and block size.
+    grid: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -117,6 +121,7 @@ impl Report {
             metrics: Vec::new(),
             is_cut: false,
             percents: PERCENTS,
+            latency_kind: kind_of(bench).map(Kind::name),
             columns: bench.columns.iter().zip(&judgements.bases).map(column).collect(),
             jobs: jobs(bench, labels),
             cells: Vec::new(),
@@ -196,12 +201,14 @@ fn column((column, base): (&Column, &Option<usize>)) -> PageColumn {
 
 fn jobs(bench: &Bench, labels: Labels) -> Vec<PageJob> {
     let mut sweeps = std::collections::HashMap::new();
+    let mut grids = std::collections::HashMap::new();
     let mut jobs = Vec::new();
     for (row, label) in bench.rows.iter().zip(labels.full) {
         let job = &row.job;
         let mut same = job.clone();
         (same.iodepth, same.name) = (0, String::new());
-        let next = sweeps.len();
+        let block = Job { block_bytes: 0, ..same.clone() };
+        let (next, next_grid) = (sweeps.len(), grids.len());
         jobs.push(PageJob {
             label,
             name: job.name.clone(),
@@ -209,6 +216,7 @@ fn jobs(bench: &Bench, labels: Labels) -> Vec<PageJob> {
             block_bytes: job.block_bytes,
             iodepth: job.iodepth,
             sweep: *sweeps.entry(same).or_insert(next),
+            grid: *grids.entry(block).or_insert(next_grid),
         });
     }
     jobs
