@@ -7,7 +7,12 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     match job_file::parse(text) {
-        Ok(jobs) => assert!(!jobs.is_empty()),
+        Ok(file) => {
+            assert!(!file.jobs.is_empty());
+            for job in &file.jobs {
+                assert!(job.sized(Some(4096)).is_ok(), "{job:?}");
+            }
+        }
         Err(why) => assert!(!why.is_empty()),
     }
 });

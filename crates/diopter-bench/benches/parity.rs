@@ -16,7 +16,7 @@ use std::sync::Arc;
 use diopter_bench::bench::campaign::{Runner, Trouble};
 use diopter_bench::bench::machine::Machine;
 use diopter_bench::bench::plan::{Plan, PlannedColumn};
-use diopter_bench::bench::target::{BenchTarget, TargetPath};
+use diopter_bench::bench::target::{BenchTarget, TargetPath, Targets};
 use diopter_bench::bench::{builtin, round};
 use diopter_bench::document::{Job, ReadWrite, Span};
 use diopter_bench::statistics::median;
@@ -109,8 +109,8 @@ fn run(dir: &Path, rows: Vec<Comparison>, rounds: u32, is_smoke: bool) -> Result
             BenchTarget::new(named, std::slice::from_ref(job), (false, Arc::new(|| false)))?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let child = (program, vec!["bench-round".to_owned()]);
-        let mut machine = Machine::new(child, ground, &plan, Box::new(|| false));
-        machine.begin(job).map_err(message)?;
+        let mut machine = Machine::new(child, Targets::one(ground), &plan, Box::new(|| false));
+        machine.begin(0, job).map_err(message)?;
         let (mut figures, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
         for round in 0..rounds {
             let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };

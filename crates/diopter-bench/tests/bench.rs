@@ -33,7 +33,7 @@ impl MadeUp {
 }
 
 impl Runner for MadeUp {
-    fn begin(&mut self, _job: &Job) -> Result<(), Trouble> {
+    fn begin(&mut self, _row: usize, _job: &Job) -> Result<(), Trouble> {
         Ok(())
     }
 

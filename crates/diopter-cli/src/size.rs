@@ -37,6 +37,9 @@ pub fn parse(text: &str) -> Result<u64, String> {
             "`{text}` could mean a fraction or thousands; write only digits, then the unit"
         ));
     }
+    if suffix.contains('-') {
+        return Err(format!("`{text}` is a range; write sizes with commas, such as 4k,8k,16k"));
+    }
     // What a u128 does not hold is far beyond any file.
     let Ok(number) = number.parse::<u128>() else { return Err(too_large(text)) };
     match scale_of(suffix) {
@@ -149,6 +152,12 @@ mod tests {
 
     fn check_error(text: &str, expected: &str) {
         assert_eq!(parse(text).unwrap_err(), expected, "{text:?}");
+    }
+
+    #[test]
+    fn a_range_is_not_a_size_that_is_unclear() {
+        let message = parse("4k-16k").unwrap_err();
+        assert_eq!(message, "`4k-16k` is a range; write sizes with commas, such as 4k,8k,16k");
     }
 
     #[test]

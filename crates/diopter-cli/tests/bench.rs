@@ -149,7 +149,7 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
         (&["--bs=8M", "--size=4M"], "do not fit"),
         (&["--iodepth=1000"], "--iodepth 128"),
         (&["--fs=fat"], "unsupported file system `fat`"),
-        (&["--job=odd.fio"], "line 3: option `zonemode`"),
+        (&["--job=odd.fio"], "odd.fio:3: option `zonemode`"),
         (&["--job=nothing"], "iomap-4k"),
         (&["--resume"], "no interrupted run"),
         (&["--job=ext3-boundary", "--with=fio:libaio"], "fio"),
@@ -194,12 +194,102 @@ fn jobs_of_a_job_file_are_rows() {
 }
 
 #[test]
+fn a_job_file_of_fio_runs_as_it_is() {
+    let dir = dir();
+    let text = "; real files have comments\n[global]\ninclude common.inc\ndirect=1\nthread\n\
+                group_reporting\n[log]\nrw=write\nbs=4k\nfilename=new.dat\nfdatasync=4\n\
+                end_fsync=1\n[slow]\nstonewall\nrw=randread\nfilename=old.dat\nrandseed=7\n\
+                rate_iops=200\nruntime=250ms\ntime_based\n[think]\nstonewall\nrw=randwrite\n\
+                filename=new.dat\nthinktime=10ms\nthinktime_blocks=2\nruntime=250ms\ntime_based\n\
+                buffer_compress_percentage=50\n";
+    std::fs::write(dir.path().join("night.fio"), text).unwrap();
+    std::fs::write(dir.path().join("common.inc"), "iodepth=4\nsize=50%\n").unwrap();
+    let old = vec![7; 1 << 20];
+    std::fs::write(dir.path().join("old.dat"), &old).unwrap();
+    let message = refusal(dir.path(), &["night.fio", "--rounds=2"]);
+    assert!(message.contains("job `log` has no size"), "{message}");
+    std::fs::write(dir.path().join("common.inc"), "iodepth=4\nsize=256k\n").unwrap();
+    let output = run(dir.path(), &["night.fio", "--rounds=2", "--warmup=5ms", "--json"]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    assert!(message.contains("no effect in dio bench: group_reporting, thread"), "{message}");
+    assert!(message.contains("new.dat does not exist: a scratch file"), "{message}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sample = |row: usize| &report["rows"][row]["cells"][0]["samples"][0];
+    assert_eq!(sample(0)["write"]["ios"], 64, "256 KiB, without the syncs");
+    // A sync is a separate bio: one for every 4 writes.
+    assert!(sample(0)["bios"].as_u64().unwrap() >= 64 + 12, "{}", sample(0)["bios"]);
+    let iops = sample(1)["read"]["iops"].as_f64().unwrap();
+    assert!((100.0..=260.0).contains(&iops), "{iops} with rate_iops=200");
+    assert_eq!(report["rows"][1]["job"]["seed"], 7);
+    let thinking = sample(2)["write"]["ios"].as_u64().unwrap();
+    assert!((4..=56).contains(&thinking), "{thinking} with two each 10 ms in 250 ms");
+    assert_eq!(std::fs::read(dir.path().join("old.dat")).unwrap(), old, "reads change nothing");
+    assert!(!dir.path().join("new.dat").exists(), "the scratch file was another one");
+}
+
+#[test]
+fn a_job_file_writes_no_file_without_permission() {
+    let dir = dir();
+    let text = "[a]\nrw=randwrite\nbs=4k\ndirect=1\nfilename=../mine/old.dat\nruntime=50ms\n\
+                time_based\n";
+    let (own, mine) = (dir.path().join("own"), dir.path().join("mine"));
+    std::fs::create_dir(&own).unwrap();
+    std::fs::create_dir(&mine).unwrap();
+    let content = vec![7; 1 << 20];
+    std::fs::write(mine.join("old.dat"), &content).unwrap();
+    std::fs::write(own.join("a.fio"), text).unwrap();
+    let message = refusal(&own, &["a.fio", "--rounds=2"]);
+    assert!(message.contains("old.dat is there, and jobs that write"), "{message}");
+    assert_eq!(std::fs::read(mine.join("old.dat")).unwrap(), content);
+    measured(&own, &["a.fio", "--rounds=2", "--warmup=5ms", "--overwrite", "--quiet"]);
+    assert_ne!(std::fs::read(mine.join("old.dat")).unwrap(), content);
+    let null = text.replace("../mine/old.dat", "/dev/null\nsize=1m");
+    std::fs::write(own.join("b.fio"), null).unwrap();
+    let message = refusal(&own, &["b.fio", "--rounds=2", "--overwrite"]);
+    assert!(message.contains("/dev/null"), "{message}");
+    std::fs::write(own.join("c.fio"), "[c]\nsize=100T\nrw=read\n").unwrap();
+    let message = refusal(&own, &["c.fio"]);
+    assert!(message.contains("free, and the scratch file needs 100 TiB"), "{message}");
+    std::fs::write(own.join("d.fio"), "[d]\nsize=1m\nexec_prerun=touch x\n").unwrap();
+    let message = refusal(&own, &["d.fio"]);
+    assert!(message.contains("d.fio:3: option `exec_prerun` is not supported"), "{message}");
+    std::fs::write(own.join("e.fio"), "[e]\nsize=1m\nbs=\u{1b}[2J\n").unwrap();
+    let message = refusal(&own, &["e.fio"]);
+    assert!(!message.contains('\u{1b}') && message.contains("e.fio:3: bs="), "{message}");
+}
+
+#[test]
+fn real_fio_runs_the_jobs_of_the_file_too() {
+    if Command::new("fio").arg("--version").output().is_err() {
+        return skip(Capability::Fio, "fio is not installed");
+    }
+    let dir = dir();
+    let text = "[a]\nrw=randwrite\nbs=4k\ndirect=1\nsize=1m\niodepth=2\nioengine=libaio\n\
+                fsync=8\nbuffer_compress_percentage=50\nrate_iops=400\nruntime=200ms\ntime_based\n";
+    std::fs::write(dir.path().join("a.fio"), text).unwrap();
+    let shown = ["a.fio", "--with=fio,fio:psync", "--rounds=2", "--warmup=5ms", "--quiet"];
+    let report = measured(dir.path(), &shown);
+    let labels = report["columns"].as_array().unwrap().iter().map(|column| &column["label"]);
+    assert_eq!(labels.collect::<Vec<_>>(), ["diopter", "fio:libaio", "fio:psync"]);
+    for cell in report["rows"][0]["cells"].as_array().unwrap() {
+        let ios = cell["samples"][0]["write"]["ios"].as_u64().unwrap();
+        assert!((10..=120).contains(&ios), "{ios} with 400 each second in 200 ms");
+    }
+    let message = refusal(dir.path(), &["--with=fio"]);
+    assert!(message.contains("no job file names the ioengine"), "{message}");
+}
+
+#[test]
 fn a_job_file_that_is_too_large_is_refused_and_not_cut() {
     let dir = dir();
     let text = format!("{}[r]\nsize=4m\nrw=read\n", "# night\n".repeat(1 << 17));
     std::fs::write(dir.path().join("night.fio"), text).unwrap();
     let message = refusal(dir.path(), &["--job=night.fio"]);
     assert!(message.contains("larger than 1 MiB"), "{message}");
+    std::fs::write(dir.path().join("night.fio"), vec![b'x'; 1 << 20]).unwrap();
+    let message = refusal(dir.path(), &["night.fio"]);
+    assert!(message.contains("night.fio:1: longer than 4096 bytes"), "{message}");
 }
 
 fn start_long(dir: &Path, more: &[&str]) -> Child {

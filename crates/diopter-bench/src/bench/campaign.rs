@@ -21,8 +21,8 @@ pub enum Trouble {
 
 /// Executes rounds: on this machine, or in a simulation.
 pub trait Runner {
-    /// Prepares the target of a row's rounds.
-    fn begin(&mut self, job: &Job) -> Result<(), Trouble>;
+    /// Prepares the target of the rounds of row `row`.
+    fn begin(&mut self, row: usize, job: &Job) -> Result<(), Trouble>;
 
     /// Runs one round.
     fn round(
@@ -92,7 +92,7 @@ impl<'a> Campaign<'a> {
             let reached = std::mem::take(&mut self.reached);
             let job = &self.plan.jobs[row];
             report(Event::Prepares { job, row });
-            let done = self.runner.begin(job).and_then(|()| self.row(row, reached, report));
+            let done = self.runner.begin(row, job).and_then(|()| self.row(row, reached, report));
             self.runner.end(job);
             let draft = match done {
                 Ok(draft) => draft,

@@ -14,7 +14,7 @@ use super::campaign::{Runner, Trouble};
 use super::environment;
 use super::plan::{Plan, PlannedColumn};
 use super::round::{Place, Reply, RoundOrder, RoundResult};
-use super::target::{BenchTarget, is_fresh};
+use super::target::{Targets, is_fresh};
 use crate::document::{Environment, Job, Span};
 
 /// Interval at which a waiting run checks for an interruption.
@@ -35,23 +35,23 @@ const STDERR_CHARS_MAX: usize = 400;
 pub struct Machine {
     /// This program and the arguments that make it run a round.
     child: (PathBuf, Vec<String>),
-    target: BenchTarget,
+    targets: Targets,
     warmup_ns: u64,
     stop: Box<dyn Fn() -> bool>,
     environment: Option<Environment>,
 }
 
 impl Machine {
-    /// Creates a runner for a target; `child` is a program, with its arguments, that replies to an
-    /// order on its standard input as [`super::round::serve`] does.
+    /// Creates a runner for its targets; `child` is a program, with its arguments, that replies to
+    /// an order on its standard input as [`super::round::serve`] does.
     #[must_use]
     pub fn new(
         child: (PathBuf, Vec<String>),
-        target: BenchTarget,
+        targets: Targets,
         plan: &Plan,
         stop: Box<dyn Fn() -> bool>,
     ) -> Machine {
-        Machine { child, target, warmup_ns: plan.warmup_ns, stop, environment: None }
+        Machine { child, targets, warmup_ns: plan.warmup_ns, stop, environment: None }
     }
 
     /// Returns the file that a job's rounds run on now, for a comparison by other means.
@@ -59,7 +59,7 @@ impl Machine {
     /// # Errors
     /// It cannot be made, or is in an image.
     pub fn file(&mut self, job: &Job) -> Result<PathBuf, Trouble> {
-        match self.target.place(job)? {
+        match self.targets.current().place(job)? {
             Place::File(path) => Ok(path),
             Place::Inside { image, .. } => {
                 Err(Trouble::Run(format!("{}: the file is in an image", image.display())))
@@ -141,9 +141,9 @@ impl Machine {
 }
 
 impl Runner for Machine {
-    fn begin(&mut self, job: &Job) -> Result<(), Trouble> {
+    fn begin(&mut self, row: usize, job: &Job) -> Result<(), Trouble> {
         self.environment = None;
-        self.target.begin(job)
+        self.targets.select(row).begin(job)
     }
 
     fn round(
@@ -152,14 +152,14 @@ impl Runner for Machine {
         column: &PlannedColumn,
         round: u32,
     ) -> Result<RoundResult, Trouble> {
-        let place = self.target.place(job)?;
+        let place = self.targets.current().place(job)?;
         if self.environment.is_none() || is_fresh(job) {
             let path = match &place {
                 Place::File(path) | Place::Inside { image: path, .. } => path,
             };
             self.environment = Some(environment::of(path));
         }
-        let dir = self.target.dir()?;
+        let dir = self.targets.current().dir()?;
         let (job, way, warmup_ns) = (job.clone(), column.way.clone(), self.warmup_ns);
         self.reply(&RoundOrder { job, way, place, warmup_ns, round, dir })
     }
@@ -169,7 +169,7 @@ impl Runner for Machine {
     }
 
     fn end(&mut self, _job: &Job) {
-        self.target.end();
+        self.targets.current().end();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The plan of a run: rows, columns and rounds, resolved and checked without access to files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use diopter::probe::size_text;
 use diopter_core::limits;
@@ -23,6 +24,9 @@ pub const BUFFER_BYTES_MAX: u64 = 16 << 30;
 pub struct Plan {
     pub title: String,
     pub jobs: Vec<Job>,
+    /// The place of each job, if a job file names them; empty if all have the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<PathBuf>,
     /// The ways to run each job; the first is the baseline.
     pub columns: Vec<PlannedColumn>,
     /// Rounds of each cell.

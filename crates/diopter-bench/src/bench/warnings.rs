@@ -153,6 +153,9 @@ fn buffered(job: &Job, samples: &[Sample]) -> Option<Warning> {
 }
 
 fn depth(job: &Job, samples: &[Sample]) -> Option<Warning> {
+    if job.is_paced() {
+        return None;
+    }
     let reached = median(samples.iter().filter_map(|sample| sample.depth_mean))?;
     let asked = f64::from(job.iodepth) * f64::from(job.numjobs);
     if reached >= DEPTH_SHARE * asked {

@@ -40,12 +40,42 @@ pub struct Job {
     pub target: String,
     /// Random offsets may repeat before all have been visited (fio's `norandommap`).
     pub may_repeat_offsets: bool,
+    /// Bytes after which a thread ends a round of `runtime_ns` early; 0 for no limit.
+    pub io_bytes_max: u64,
+    /// The file is synced after so many writes of a thread (fio's `fsync`); 0 for never.
+    pub fsync_every: u32,
+    /// The data of the file is synced after so many writes of a thread (`fdatasync`); 0 for never.
+    pub fdatasync_every: u32,
+    /// The file is synced at the end of a round, outside its time (`end_fsync`).
+    pub ends_with_fsync: bool,
+    /// Most requests that a thread starts in a second (`rate_iops`); 0 for no limit.
+    pub rate_iops: u32,
+    /// Pause of a thread with nothing in flight (`thinktime`); 0 for none.
+    pub think_ns: u64,
+    /// Requests between two pauses (`thinktime_blocks`).
+    pub think_every: u32,
+    /// Percent of each buffer that is zeros (`buffer_compress_percentage`).
+    pub compress_percent: u8,
     /// Seed of the offsets. Not compared.
     pub seed: u64,
     /// Names of the fields above that are not known, for a job that another program ran. They hold
     /// their defaults, and are not compared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
+}
+
+impl Job {
+    /// Returns true if the number of requests in flight is below `iodepth` at times.
+    #[must_use]
+    pub fn is_paced(&self) -> bool {
+        self.rate_iops > 0 || self.think_ns > 0 || self.syncs()
+    }
+
+    /// Returns true if a round syncs the file while it is measured.
+    #[must_use]
+    pub fn syncs(&self) -> bool {
+        self.rw.has_writes() && (self.fsync_every > 0 || self.fdatasync_every > 0)
+    }
 }
 
 /// The kind of requests of a job, by fio's names.

@@ -91,6 +91,7 @@ pub fn job_of(name: &str, options: &Options) -> Job {
     if text("bssplit").is_some() {
         unknown.push("block_bytes");
     }
+    set_pace(&mut job, options);
     job.is_direct = is_set("direct");
     job.may_repeat_offsets = is_set("norandommap");
     job.seed = number("randseed").flatten().unwrap_or(0);
@@ -134,6 +135,30 @@ pub fn facts(options: &Options) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// Sets what a job does besides its requests: syncs, pauses, a limit of its rate.
+fn set_pace(job: &mut Job, options: &Options) {
+    let text = |key: &str| options.get(key).map(String::as_str);
+    let count = |key: &str| text(key).and_then(|value| value.parse::<u32>().ok());
+    job.fsync_every = count("fsync").unwrap_or(0);
+    job.fdatasync_every = count("fdatasync").unwrap_or(0);
+    job.ends_with_fsync = text("end_fsync").is_some_and(|value| value != "0");
+    job.rate_iops = count("rate_iops").unwrap_or(0);
+    let percent = count("buffer_compress_percentage").unwrap_or(0).min(100);
+    job.compress_percent = u8::try_from(percent).expect("at most 100");
+    if let Some(think) = text("thinktime").and_then(think_ns).filter(|ns| *ns > 0) {
+        job.think_ns = think;
+        job.think_every = count("thinktime_blocks").unwrap_or(1);
+    }
+}
+
+/// Parses `thinktime`, in microseconds if it has no unit.
+fn think_ns(text: &str) -> Option<u64> {
+    match text.parse::<u64>() {
+        Ok(microseconds) => microseconds.checked_mul(1000),
+        Err(_) => units::nanoseconds(text),
+    }
+}
+
 fn read_write(text: &str) -> Option<ReadWrite> {
     // For `randrw:8` and the like, the tail sets how offsets continue.
     let text = text.split(':').next().unwrap_or(text);
@@ -175,6 +200,15 @@ mod tests {
             (column.label.as_str(), &column.flags[..]),
             ("fio:libaio", &["thread".to_owned()][..])
         );
+    }
+
+    #[test]
+    fn syncs_pauses_and_rates_are_part_of_the_job() {
+        let text = "size=1g fsync=8 end_fsync=1 rate_iops=500 thinktime=20 thinktime_blocks=4";
+        let job = job_of("a", &options(text));
+        assert_eq!((job.fsync_every, job.ends_with_fsync, job.rate_iops), (8, true, 500));
+        assert_eq!((job.think_ns, job.think_every), (20_000, 4));
+        assert!(!job_of("a", &options("size=1g thinktime=0")).is_paced());
     }
 
     #[test]

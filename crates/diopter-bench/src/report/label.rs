@@ -9,7 +9,7 @@ use crate::number::float;
 /// A part of a job that a label may name, in the order of the label.
 type Part = fn(&Job) -> String;
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     |job| job.file_system.clone().unwrap_or_default(),
     |job| if job.iodepth == 0 { String::new() } else { format!("depth {}", job.iodepth) },
     |job| format!("numjobs {}", job.numjobs),
@@ -22,6 +22,7 @@ const PARTS: [Part; 12] = [
         Span::IoBytes(count) => format!("to {}", bytes(float(count))),
     },
     |job| job.durability.clone(),
+    pace_of,
     |job| job.layout.clone(),
     |job| if job.may_repeat_offsets { "repeating".to_owned() } else { String::new() },
     |job| format!("seed {}", job.seed),
@@ -65,6 +66,25 @@ impl Labels {
             file_system: rows.iter().map(|row| file_system(&row.job)).collect(),
         }
     }
+}
+
+/// Returns what a job does besides its requests: syncs, pauses, a limit of its rate.
+fn pace_of(job: &Job) -> String {
+    let mut words = Vec::new();
+    for (name, count) in [
+        ("fsync", job.fsync_every),
+        ("fdatasync", job.fdatasync_every),
+        ("rate", job.rate_iops),
+        ("zeros %", job.compress_percent.into()),
+    ] {
+        if count > 0 {
+            words.push(format!("{name} {count}"));
+        }
+    }
+    if job.think_ns > 0 {
+        words.push(format!("thinks {}", time(float(job.think_ns))));
+    }
+    words.join(" ")
 }
 
 /// Returns `striped` or `image`: always shown, since the default is a plain file.

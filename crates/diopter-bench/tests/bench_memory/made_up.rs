@@ -15,7 +15,7 @@ pub struct Steady {
 }
 
 impl Runner for Steady {
-    fn begin(&mut self, _job: &Job) -> Result<(), Trouble> {
+    fn begin(&mut self, _row: usize, _job: &Job) -> Result<(), Trouble> {
         Ok(())
     }
 

@@ -17,7 +17,8 @@ Examples:
   dio bench --preset diopter,diopter     # how noisy it is here
   dio bench /mnt/fast --with fio:libaio,fio:io_uring --rw randread --bs 128k --iodepth 8
   dio bench --job iomap-4k --fs ext4,xfs /mnt/scratch
-  dio bench --job nightly.fio --json-out tonight.json --html tonight.html
+  dio bench nightly.fio                  # a job file of fio, as it is
+  dio bench nightly.fio --with fio --json-out tonight.json --html tonight.html
   dio bench --overwrite /dev/nvme1n1";
 
 const ABOUT_JOBS: &str = "\
@@ -49,13 +50,16 @@ Exit status:
     after_long_help = format!("{EXAMPLES}\n\n{ABOUT_JOBS}\n\n{ABOUT_RESULTS}\n\n{ABOUT_SIZES}")
 )]
 pub struct BenchArgs {
-    /// A directory for a scratch file, a file, or a block device
-    #[arg(value_name = "DIR|NAME", default_value = ".")]
-    pub name: PathBuf,
+    /// A directory for a scratch file, a file, a block device, or a job file of fio [default: .]
+    #[arg(value_name = "DIR|NAME")]
+    pub name: Option<PathBuf>,
     /// Under a minute: diopter against linux-5.5 and lustre-2.13
     #[arg(long, conflicts_with_all = ["job", "rw", "bs", "iodepth", "numjobs", "size", "fs"])]
     pub quick: bool,
     /// A built-in job, or a job file of fio
+    ///
+    /// A job file runs on the files, devices and directories that it names, unless DIR|NAME is
+    /// given too. An option that is not supported is an error with its file and line.
     #[arg(long, value_name = "JOB|FILE")]
     pub job: Option<PathBuf>,
     /// read, write, randread, randwrite, rw, randrw [default: randread,randwrite]
@@ -86,6 +90,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "L", value_delimiter = ',')]
     pub fs: Vec<String>,
     /// Run fio on the same file with the same job: fio:libaio, fio:io_uring, fio:psync
+    ///
+    /// `fio` alone is the ioengine of the job file.
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = values::peer)]
     pub with: Vec<String>,
     /// Percentage of reads, for rw and randrw [default: 50]
@@ -100,9 +106,9 @@ pub struct BenchArgs {
     /// Warm-up at the start of each round, not measured [default: 200ms]
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub warmup: Option<u64>,
-    /// Seed of offsets and data
-    #[arg(long, value_name = "N", default_value = "42")]
-    pub seed: u64,
+    /// Seed of offsets and data [default: that of the job file, or 42]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
     /// The smallest change that matters
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = compare::floor)]
     pub floor: f64,

@@ -262,7 +262,11 @@ pub fn kernel(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// Anything else.
+/// Parses `fio:ENGINE`; `fio` alone is an empty name, for the engine of a job file.
 pub fn peer(text: &str) -> Result<String, String> {
+    if text == "fio" {
+        return Ok(String::new());
+    }
     let name = text.strip_prefix("fio:").unwrap_or_default();
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if name.is_empty() || !name.bytes().all(is_name) {
@@ -357,6 +361,7 @@ mod tests {
     #[test]
     fn a_peer_is_an_engine_of_fio() {
         assert_eq!(peer("fio:libaio"), Ok("libaio".to_owned()));
+        assert_eq!(peer("fio"), Ok(String::new()));
         for text in ["libaio", "fio:", "fio:a b", "dd:x"] {
             assert!(peer(text).is_err(), "{text}");
         }

@@ -75,9 +75,27 @@ pub fn command_of(
         "sync" => add("sync", "sync".to_owned()),
         _ => {}
     }
+    for (name, value) in [
+        ("fsync", job.fsync_every),
+        ("fdatasync", job.fdatasync_every),
+        ("end_fsync", u32::from(job.ends_with_fsync)),
+        ("rate_iops", job.rate_iops),
+        ("buffer_compress_percentage", u32::from(job.compress_percent)),
+    ] {
+        if value > 0 {
+            add(name, value.to_string());
+        }
+    }
+    if job.think_ns > 0 {
+        add("thinktime", format!("{}us", job.think_ns / 1000));
+        add("thinktime_blocks", job.think_every.max(1).to_string());
+    }
     match job.span {
         Span::RuntimeNs(runtime_ns) => {
-            add("time_based", "1".to_owned());
+            match job.io_bytes_max {
+                0 => add("time_based", "1".to_owned()),
+                bytes => add("io_size", bytes.to_string()),
+            }
             add("runtime", format!("{}us", runtime_ns / 1000));
             add("ramp_time", format!("{}us", warmup_ns / 1000));
         }

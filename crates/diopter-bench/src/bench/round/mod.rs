@@ -6,6 +6,7 @@ mod counted;
 mod usage;
 
 mod order;
+mod pace;
 
 mod worker;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use diopter::engine::{DepthPolicy, UringOptions};
 use diopter::images::Image;
-use diopter::{File, FinishedRequest, IoBuf, OpenOptions, Policies, Request};
+use diopter::{File, FinishedRequest, IoBuf, OpenOptions, Policies, Request, RequestOp};
 use diopter_core::backend::{Backend, BackendKind, SelectedBackend};
 use diopter_core::completion::CompletionPlace;
 use diopter_core::engine::Engine;
@@ -16,9 +16,10 @@ use diopter_core::{clock, limits};
 
 use super::counted::Counted;
 use super::order::{Place, RoundOrder};
+use super::pace::Pace;
 use crate::bench::histogram::LatencyTimes;
 use crate::bench::offsets::Offsets;
-use crate::document::{Contexts, Direction, RouteSample, Span};
+use crate::document::{Contexts, Direction, Job, RouteSample, Span};
 
 /// Longest wait for a request.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,6 +63,9 @@ pub struct Worker {
     file: File,
     offsets: Offsets,
     idle: Vec<IoBuf>,
+    /// Memory whose place in the queue a sync has.
+    lent: Vec<IoBuf>,
+    pace: Pace,
     block_bytes: u64,
     /// The backend, and its features in use.
     pub choice: (String, Vec<String>),
@@ -96,11 +100,13 @@ impl Worker {
             let mut memory = IoBuf::new(bytes)
                 .map_err(|errno| format!("memory for requests of {bytes} bytes: {errno}"))?;
             prng.fill(&mut memory);
+            let zeros = bytes * usize::from(job.compress_percent.min(100)) / 100;
+            memory[bytes - zeros..].fill(0);
             idle.push(memory);
         }
         let offsets = Offsets::new(job, u64::from(number), u64::from(order.round));
-        let block_bytes = job.block_bytes;
-        Ok(Worker { engine, bios, file, offsets, idle, block_bytes, choice })
+        let (lent, pace, block_bytes) = (Vec::new(), Pace::of(job), job.block_bytes);
+        Ok(Worker { engine, bios, file, offsets, idle, lent, pace, block_bytes, choice })
     }
 
     /// Keeps the queue full through the warm-up and until the job's span ends. Calls `begin` and
@@ -111,26 +117,27 @@ impl Worker {
         begin: impl FnOnce(),
         end: impl FnOnce(),
     ) -> Result<Tally, String> {
-        while let Some(memory) = self.idle.pop() {
-            self.start(memory)?;
-        }
         let warm_at = clock::now().0 + order.warmup_ns;
-        let mut now = clock::now().0;
+        let mut now = self.refill(clock::now().0)?;
         while now < warm_at {
-            let (memory, at) = self.wait(|_, _| {})?;
-            now = at;
-            self.start(memory)?;
+            now = self.turn(warm_at, |_, _| {})?;
         }
         let (bios, completions) = (self.bios.load(Ordering::Relaxed), self.engine.completions());
         let mut tally = Tally::of(order.job.span);
         begin();
         let started = clock::now().0;
+        let end_at = match order.job.span {
+            Span::RuntimeNs(ns) => started.saturating_add(ns),
+            Span::IoBytes(_) => u64::MAX,
+        };
         let mut moved = 0;
-        while !is_over(order.job.span, now.saturating_sub(started), moved) {
-            let (memory, at) = self.wait(|done, at| tally.count(done, at, started))?;
+        while !is_over(&order.job, now.saturating_sub(started), moved) {
+            let block_bytes = self.block_bytes;
+            let at = self.turn(end_at, |done, at| {
+                tally.count(done, at, started);
+                moved += block_bytes;
+            })?;
             now = at.max(started);
-            moved += self.block_bytes;
-            self.start(memory)?;
         }
         end();
         tally.elapsed_ns = now - started;
@@ -141,16 +148,67 @@ impl Worker {
         tally.contexts.deferred = ran(CompletionPlace::Worker);
         tally.contexts.task = ran(CompletionPlace::Caller);
         self.drain()?;
+        if order.job.ends_with_fsync {
+            self.file.sync_all().map_err(|error| error.to_string())?;
+        }
         Ok(tally)
     }
 
+    /// Waits for a completion, and starts the next request; with a pace, starts what is due, and
+    /// waits no longer than until `end_at`. Returns the time.
+    fn turn(
+        &mut self,
+        end_at: u64,
+        count: impl FnMut(&FinishedRequest, u64),
+    ) -> Result<u64, String> {
+        if !self.pace.is_limited() {
+            let (memory, at) = self.wait(count)?;
+            self.start(memory)?;
+            return Ok(at);
+        }
+        let now = self.refill(clock::now().0)?;
+        if self.engine.in_flight() == 0 {
+            let until = self.pace.due(now, 0).unwrap_or(now).min(end_at);
+            // It may return early.
+            std::thread::park_timeout(Duration::from_nanos(until.saturating_sub(now)));
+            return Ok(clock::now().0);
+        }
+        let due = self.pace.due(now, self.engine.in_flight()).filter(|_| !self.idle.is_empty());
+        let until = due.unwrap_or(u64::MAX).min(end_at).saturating_sub(now);
+        match self.wait_for(PATIENCE.min(Duration::from_nanos(until)), count)? {
+            Some((memory, at)) => {
+                self.idle.push(memory);
+                Ok(at)
+            }
+            None => Ok(clock::now().0),
+        }
+    }
+
+    /// Starts as many requests as have memory and are due. Returns the time.
+    fn refill(&mut self, now: u64) -> Result<u64, String> {
+        while !self.idle.is_empty()
+            && self.pace.due(now, self.engine.in_flight()).is_some_and(|due| due <= now)
+        {
+            let memory = self.idle.pop().expect("it is not empty");
+            self.pace.count(now);
+            self.start(memory)?;
+        }
+        Ok(now)
+    }
+
     fn start(&mut self, mut memory: IoBuf) -> Result<(), String> {
+        if let Some(sync) = self.pace.sync() {
+            self.lent.push(memory);
+            let started = self.engine.start(&self.file, sync);
+            return started.map(drop).map_err(|refused| refused.error.to_string());
+        }
         let (direction, offset) = self.offsets.advance();
         let request = match direction {
             Direction::Read => Request::read(offset, memory),
             Direction::Write => {
                 // As with fio, no two writes have the same bytes.
                 memory[..8].copy_from_slice(&offset.wrapping_add(clock::now().0).to_le_bytes());
+                self.pace.count_write();
                 Request::write(offset, memory)
             }
         };
@@ -158,21 +216,31 @@ impl Worker {
         started.map(drop).map_err(|refused| refused.error.to_string())
     }
 
-    /// Returns the next completed request, and its time.
-    fn wait(
+    /// Returns the memory of the next completed request, and its time.
+    fn wait(&mut self, count: impl FnMut(&FinishedRequest, u64)) -> Result<(IoBuf, u64), String> {
+        let done = self.wait_for(PATIENCE, count)?;
+        done.ok_or_else(|| "no request completed in 60 s: check the device".to_owned())
+    }
+
+    fn wait_for(
         &mut self,
+        patience: Duration,
         mut count: impl FnMut(&FinishedRequest, u64),
-    ) -> Result<(IoBuf, u64), String> {
-        let done = self.engine.wait(PATIENCE).map_err(|error| error.to_string())?;
-        let done = done.ok_or("no request completed in 60 s: check the device")?;
+    ) -> Result<Option<(IoBuf, u64)>, String> {
+        let done = self.engine.wait(patience).map_err(|error| error.to_string())?;
+        let Some(done) = done else { return Ok(None) };
         if let Err(error) = &done.result {
             return Err(error.to_string());
         }
         let finished = done.timing().map(|timing| timing.finished.0).filter(|at| *at != 0);
         let at = finished.unwrap_or_else(|| clock::now().0);
-        count(&done, at);
-        let memory = done.into_parts().1.ok_or("a request completed without its memory")?;
-        Ok((memory, at))
+        let is_sync = matches!(done.op, RequestOp::SyncData | RequestOp::SyncAll);
+        if !is_sync {
+            count(&done, at);
+        }
+        let memory = if is_sync { self.lent.pop() } else { done.into_parts().1 };
+        let memory = memory.ok_or("a request completed without its memory")?;
+        Ok(Some((memory, at)))
     }
 
     fn drain(&mut self) -> Result<(), String> {
@@ -184,9 +252,11 @@ impl Worker {
     }
 }
 
-fn is_over(span: Span, elapsed_ns: u64, moved: u64) -> bool {
-    match span {
-        Span::RuntimeNs(runtime_ns) => elapsed_ns >= runtime_ns,
+fn is_over(job: &Job, elapsed_ns: u64, moved: u64) -> bool {
+    match job.span {
+        Span::RuntimeNs(runtime_ns) => {
+            elapsed_ns >= runtime_ns || (job.io_bytes_max > 0 && moved >= job.io_bytes_max)
+        }
         Span::IoBytes(bytes) => moved >= bytes,
     }
 }
@@ -222,7 +292,7 @@ impl Tally {
     fn count(&mut self, done: &FinishedRequest, at: u64, started: u64) {
         let moved = done.result.as_ref().map_or(0, |bytes| bytes.get());
         let asked = done.range.end() - done.range.start();
-        let is_read = done.op == diopter::RequestOp::Read;
+        let is_read = done.op == RequestOp::Read;
         let tally = if is_read { &mut self.read } else { &mut self.write };
         tally.ios += 1;
         tally.bytes += moved;
@@ -294,9 +364,14 @@ mod tests {
 
     #[test]
     fn a_span_is_over_by_time_or_by_bytes() {
-        assert!(!is_over(Span::RuntimeNs(10), 9, 1 << 40));
-        assert!(is_over(Span::RuntimeNs(10), 10, 0));
-        assert!(!is_over(Span::IoBytes(8192), u64::MAX, 4096));
-        assert!(is_over(Span::IoBytes(8192), 0, 8192));
+        let timed = Job { span: Span::RuntimeNs(10), ..Job::default() };
+        assert!(!is_over(&timed, 9, 1 << 40));
+        assert!(is_over(&timed, 10, 0));
+        let either = Job { io_bytes_max: 8192, ..timed };
+        assert!(is_over(&either, 9, 8192) && is_over(&either, 10, 0));
+        assert!(!is_over(&either, 9, 4096));
+        let amount = Job { span: Span::IoBytes(8192), ..Job::default() };
+        assert!(!is_over(&amount, u64::MAX, 4096));
+        assert!(is_over(&amount, 0, 8192));
     }
 }

@@ -12,8 +12,11 @@ mod fresh;
 mod check;
 mod make;
 
+mod several;
+
 pub use fresh::{KINDS, is_fresh};
-pub use path::TargetPath;
+pub use path::{TargetPath, size_of};
+pub use several::Targets;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -145,6 +148,11 @@ impl BenchTarget {
     /// Returns a directory for the output of a round: logs of fio.
     pub fn dir(&mut self) -> Result<PathBuf, Trouble> {
         Ok(self.scratch()?.path())
+    }
+
+    /// Removes the scratch files of its rows.
+    fn release(&mut self) {
+        (self.fresh, self.made, self.scratch) = (None, None, None);
     }
 
     /// Removes what only one row needed.

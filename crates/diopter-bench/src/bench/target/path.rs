@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use diopter_core::backend::BackendKind;
+
 /// The path named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetPath {
@@ -38,6 +40,20 @@ impl TargetPath {
     pub fn path(&self) -> &Path {
         match self {
             TargetPath::Dir(path) | TargetPath::File(path) | TargetPath::Device(path) => path,
+        }
+    }
+}
+
+/// Returns the size of a file or device; `None` for anything else.
+#[must_use]
+pub fn size_of(path: &Path) -> Option<u64> {
+    match TargetPath::of(path).ok()? {
+        TargetPath::Dir(_) => None,
+        TargetPath::File(path) => {
+            diopter::File::options().read(true).striped(true).open(path).ok()?.size().ok()
+        }
+        TargetPath::Device(path) => {
+            diopter::probe::probe(&path, BackendKind::Threads).ok()?.facts.size
         }
     }
 }

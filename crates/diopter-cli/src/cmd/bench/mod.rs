@@ -15,7 +15,7 @@ use diopter_bench::bench::journal::{Begin, Journal, Reached, SCHEMA};
 use diopter_bench::bench::machine::Machine;
 use diopter_bench::bench::plan::Plan;
 use diopter_bench::bench::result::{ResultFile, journal_of};
-use diopter_bench::bench::target::{BenchTarget, TargetPath};
+use diopter_bench::bench::target::{BenchTarget, TargetPath, Targets};
 use diopter_bench::bench::{assemble, round};
 use diopter_bench::compare::{self, Settings};
 use diopter_bench::document::Bench;
@@ -27,6 +27,7 @@ use crate::args::BenchArgs;
 use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};
 use crate::signals::Signals;
+use plan::Planned;
 use progress::Progress;
 
 /// Numbers tried for the name of a result.
@@ -63,14 +64,19 @@ pub fn json_schema() -> schemars::Schema {
 
 fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, String> {
     let backends: Vec<&str> = backends.iter().map(|kind| kind.name()).collect();
-    let plan = plan::plan(args, &backends)?;
+    let Planned { plan, name, notes } = plan::plan(args, &backends)?;
+    if !args.quiet {
+        notes.iter().for_each(|note| log::say(&format!("note: {note}")));
+    }
     let signals = Signals::listen().map_err(|errno| format!("signals: {errno}"))?;
     let stopped = signals.clone();
-    let target = BenchTarget::new(
-        TargetPath::of(&args.name)?,
-        &plan.jobs,
-        (args.overwrite, Arc::new(move || stopped.arrived().is_some())),
-    )?;
+    let stop: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(move || stopped.arrived().is_some());
+    let targets = if plan.places.is_empty() {
+        let path = TargetPath::of(&name)?;
+        Targets::one(BenchTarget::new(path, &plan.jobs, (args.overwrite, stop))?)
+    } else {
+        Targets::of_each(&plan.places, &plan.jobs, (args.overwrite, &stop))?
+    };
     let path = result_path(args)?;
     let (journal, reached) = journal(args, (&path, &plan))?;
     let mut result = ResultFile::new(&path)?;
@@ -80,7 +86,7 @@ fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, 
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let child = (program, vec!["bench-round".to_owned()]);
     let stop = Box::new(move || stopped.arrived().is_some());
-    let mut machine = Machine::new(child, target, &plan, stop);
+    let mut machine = Machine::new(child, targets, &plan, stop);
     let mut lost = None;
     let ended = Campaign::new(&plan, &mut machine, (journal, reached)).run(&mut |event| {
         progress.update(event);
@@ -156,6 +162,7 @@ fn report(args: &BenchArgs, (path, bench): (&Path, &Bench), look: &Look) -> Resu
         output::print_json(&text, DONE);
         return Ok(());
     }
+    let look = look.of_figures(output::columns());
     let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
     let mut text = report::text(bench, Some(&comparison), style);
     output::put(&mut text, &format!("\nResult: {}", path.display()));

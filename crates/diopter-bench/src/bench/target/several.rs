@@ -1,0 +1,68 @@
+//! The targets of a run whose jobs name several files, devices or directories.
+
+use std::path::PathBuf;
+
+use super::fill::Stop;
+use super::{BenchTarget, TargetPath};
+use crate::document::Job;
+
+/// The targets of a run, with the one of each row.
+pub struct Targets {
+    all: Vec<BenchTarget>,
+    /// The target of each row; empty if there is one target only.
+    of_row: Vec<usize>,
+    current: usize,
+}
+
+impl Targets {
+    /// Prepares one target for all rows.
+    #[must_use]
+    pub fn one(target: BenchTarget) -> Targets {
+        Targets { all: vec![target], of_row: Vec::new(), current: 0 }
+    }
+
+    /// Prepares the target of each job: `places` has a path for each. Nothing is written before
+    /// all of them were checked.
+    ///
+    /// # Errors
+    /// As [`BenchTarget::new`].
+    pub fn of_each(
+        places: &[PathBuf],
+        jobs: &[Job],
+        (may_overwrite, stop): (bool, &Stop),
+    ) -> Result<Targets, String> {
+        let mut paths: Vec<(PathBuf, Vec<Job>)> = Vec::new();
+        let mut of_row = Vec::new();
+        for (place, job) in places.iter().zip(jobs) {
+            // Two names of one device are one target: it can be held once only.
+            let path = place.canonicalize().unwrap_or_else(|_| place.clone());
+            let known = paths.iter().position(|(known, _)| *known == path);
+            let at = known.unwrap_or_else(|| {
+                paths.push((path, Vec::new()));
+                paths.len() - 1
+            });
+            paths[at].1.push(job.clone());
+            of_row.push(at);
+        }
+        let target = |(path, jobs): &(PathBuf, Vec<Job>)| {
+            BenchTarget::new(TargetPath::of(path)?, jobs, (may_overwrite, Stop::clone(stop)))
+        };
+        let all = paths.iter().map(target).collect::<Result<Vec<BenchTarget>, String>>()?;
+        Ok(Targets { all, of_row, current: 0 })
+    }
+
+    /// Selects the target of a row, and removes the scratch files of another one.
+    pub fn select(&mut self, row: usize) -> &mut BenchTarget {
+        let next = self.of_row.get(row).copied().unwrap_or(0);
+        if next != self.current {
+            self.all[self.current].release();
+            self.current = next;
+        }
+        self.current()
+    }
+
+    /// Returns the target of the current row.
+    pub fn current(&mut self) -> &mut BenchTarget {
+        &mut self.all[self.current]
+    }
+}
