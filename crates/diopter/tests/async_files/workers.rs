@@ -136,8 +136,8 @@ fn a_task_that_blocks_in_place_keeps_nothing() {
     });
 }
 
-/// The kernel cancels requests that wait for its own threads, as syncs do, when the thread ends that
-/// submitted them.
+/// The kernel cancels requests that wait for its own threads, as syncs do, when the thread ends
+/// that submitted them.
 #[test]
 fn a_thread_that_ends_ends_what_it_has_begun() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
