@@ -3,6 +3,7 @@
 //! its attributes after the names in it, and is flushed then. What waits is bounded, so that a tree
 //! of any size fits.
 
+use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -10,8 +11,8 @@ use std::rc::Rc;
 use diopter::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::dir::{Dir, Entry, Inode};
-use crate::failure::Failure;
+use crate::dir::{Dir, Entry, FileId, Inode, id_of};
+use crate::failure::{Failure, Stop};
 use crate::flushes::{self, FlushId, Flushes};
 use crate::preserve;
 use crate::session::Session;
@@ -51,8 +52,17 @@ pub struct Level {
 /// A file or a directory that waits for its flush.
 #[derive(Debug)]
 enum Waiting {
-    File(Box<Small>, Rc<Level>),
+    File(Box<Named>),
     Dir(Rc<Dir>),
+}
+
+/// A small file, and the names that it gets when it is flushed.
+#[derive(Debug)]
+struct Named {
+    small: Small,
+    level: Rc<Level>,
+    /// Further names, with the directories that they are in.
+    links: Vec<(Entry, Rc<Level>)>,
 }
 
 /// Everything of a tree that is written and not durable yet.
@@ -61,6 +71,8 @@ pub struct Batch {
     /// By the number of the flush.
     waiting: Vec<Option<Waiting>>,
     free: Vec<FlushId>,
+    /// The flushes of files that have further names, by their sources.
+    linked: BTreeMap<FileId, FlushId>,
     /// Directories that were left, until each file in them has its name.
     left: Vec<Rc<Level>>,
     /// Descriptors and bytes in `waiting`.
@@ -78,6 +90,7 @@ impl Batch {
             flushes: Flushes::new(flushes::flush),
             waiting: Vec::new(),
             free: Vec::new(),
+            linked: BTreeMap::new(),
             left: Vec::new(),
             descriptors: 0,
             bytes: 0,
@@ -121,8 +134,22 @@ impl Batch {
         let file = small.share();
         self.descriptors += 1;
         self.bytes += small.size;
-        let id = self.enter(Waiting::File(Box::new(small), Rc::clone(level)));
+        let source = session.keeps_links_of(&small.source).then(|| id_of(&small.source));
+        let named = Named { small, level: Rc::clone(level), links: Vec::new() };
+        let id = self.enter(Waiting::File(Box::new(named)));
+        self.linked.extend(source.map(|source| (source, id)));
         self.flushes.start(id, file);
+        true
+    }
+
+    /// Takes another name of a file that waits for its flush. Returns false if there is no such
+    /// file.
+    pub fn add_link(&mut self, source: &Inode, target: &Entry, level: &Rc<Level>) -> bool {
+        let Some(id) = self.linked.get(&source.id()) else { return false };
+        let Some(Waiting::File(named)) = &mut self.waiting[*id] else {
+            unreachable!("it is removed together with the file");
+        };
+        named.links.push((target.clone(), Rc::clone(level)));
         true
     }
 
@@ -192,8 +219,9 @@ impl Batch {
         let waiting = self.waiting[id].take().expect("a flush completes once");
         self.free.push(id);
         self.descriptors -= 1;
-        if let Waiting::File(small, _) = &waiting {
-            self.bytes -= small.size;
+        if let Waiting::File(named) = &waiting {
+            self.bytes -= named.small.size;
+            self.linked.remove(&id_of(&named.small.source));
         }
         waiting
     }
@@ -205,8 +233,8 @@ impl Batch {
         }
         for (id, flushed) in self.flushes.wait(least) {
             match self.take(id) {
-                // Its directory may be complete then.
-                Waiting::File(small, _level) => publish(session, *small, flushed),
+                // Its directories may be complete then.
+                Waiting::File(named) => publish(session, *named, flushed),
                 Waiting::Dir(dir) => {
                     dir.flushed(flushed).unwrap_or_else(|failure| session.note_failure(&failure));
                 }
@@ -220,7 +248,7 @@ impl Batch {
     fn cancel(&mut self) {
         for id in self.flushes.cancel() {
             match self.take(id) {
-                Waiting::File(small, _) => small.discard(),
+                Waiting::File(named) => named.small.discard(),
                 Waiting::Dir(dir) => self.flush_dir(dir),
             }
         }
@@ -247,15 +275,28 @@ impl Batch {
     }
 }
 
-/// Gives a flushed file its name, unless the run is to end.
-fn publish(session: &mut Session<'_>, small: Small, flushed: Result<(), Errno>) {
+/// Gives a flushed file its names, unless the run is to end.
+fn publish(session: &mut Session<'_>, named: Named, flushed: Result<(), Errno>) {
+    let Named { small, level: _level, links } = named;
     if session.stop().requested().is_some() {
         return small.discard();
     }
-    let size = small.size;
-    match small.publish(flushed) {
-        Ok(passed) => session.count_bytes(size, &passed),
-        Err(failure) => session.note_failure(&failure),
+    let source = small.source.clone();
+    if let Err(failure) = small.publish(session, flushed) {
+        session.note_failure(&failure);
+    }
+    for (target, _level) in links {
+        match session.link(&source, &target) {
+            Ok(true) => {}
+            Ok(false) => {
+                let cause = "the copy of the file under its first name failed";
+                let remedy = "see the error of that name";
+                let failure = Failure::of_rule("linking", &target.path(), cause, remedy);
+                session.note_failure(&failure);
+            }
+            Err(Stop::Failed(failure)) => session.note_failure(&failure),
+            Err(Stop::Signal(_) | Stop::Differs(_)) => {}
+        }
     }
 }
 

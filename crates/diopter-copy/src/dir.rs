@@ -21,6 +21,10 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::failure::Failure;
 
+mod remembered;
+
+pub use remembered::Remembered;
+
 /// Permissions of a directory while it is filled: no other user can put a name into it.
 const FILLING_MODE: Mode = Mode::RWXU;
 

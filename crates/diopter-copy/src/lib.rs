@@ -60,6 +60,7 @@ mod passing;
 
 mod temporary;
 
+mod links;
 mod content;
 mod fit;
 

@@ -42,6 +42,8 @@ pub enum Attribute {
     Timestamps,
     /// The label of SELinux
     Context,
+    /// Hard links between files of the same copy
+    Links,
     /// Other extended attributes
     Xattr,
     /// All of these
@@ -65,6 +67,7 @@ impl Preserve {
                 Attribute::Ownership,
                 Attribute::Timestamps,
                 Attribute::Context,
+                Attribute::Links,
                 Attribute::Xattr,
             ];
             let is_named = |it: &Attribute| named.contains(it) || named.contains(&Attribute::All);
@@ -79,6 +82,11 @@ impl Preserve {
     /// `usual` ones with `--no-preserve=mode`.
     pub fn new_mode(&self, source: u32, usual: u32) -> u32 {
         if self.has_usual_mode { source & !0o777 | usual } else { source }
+    }
+
+    /// Returns true if names of one file become names of one copy.
+    pub fn keeps_links(&self) -> bool {
+        self.has(Attribute::Links)
     }
 
     /// Returns true if a copy gets another owner than the user of this process.
@@ -405,7 +413,7 @@ mod tests {
     #[test]
     fn what_is_left_out_wins_over_what_is_kept() {
         let kept = Preserve::new(&[Attribute::All], &[Attribute::Xattr, Attribute::Ownership]);
-        let has = [Attribute::Mode, Attribute::Timestamps, Attribute::Context];
+        let has = [Attribute::Mode, Attribute::Timestamps, Attribute::Context, Attribute::Links];
         assert_eq!(kept, Preserve::new(&has, &[]));
         let none = Preserve::new(&[Attribute::Mode], &[Attribute::All]);
         assert_eq!((none.kept.len(), none.new_mode(0o1700, 0o777)), (0, 0o1777));

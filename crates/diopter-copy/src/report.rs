@@ -58,6 +58,9 @@ pub struct Report {
     /// Files and links that were not copied because their targets exist, by `--no-clobber` or
     /// `--update`.
     pub skipped: u64,
+    /// Names that files got as hard links of copies of the same run, by `--preserve=links`. Their
+    /// bytes are not in `bytes`.
+    pub links: u64,
     /// The number and size of requests that were best for the last file; null if `--iodepth` sets
     /// the number.
     pub depth: Option<DepthFound>,
@@ -164,6 +167,8 @@ pub struct Counts {
     pub striped: u64,
     /// See [`Report::skipped`].
     pub skipped: u64,
+    /// See [`Report::links`].
+    pub links: u64,
     /// See [`Report::bytes`].
     pub bytes: u64,
     /// See [`Report::hole_bytes`].
@@ -298,6 +303,7 @@ impl Counts {
             left_out: self.left_out,
             striped: self.striped,
             skipped: self.skipped,
+            links: self.links,
             depth: self.depth.map(depth_of),
         }
     }

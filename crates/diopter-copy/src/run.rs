@@ -143,7 +143,8 @@ fn copy_source(
     if let Some(done) = image::copy(session, source, target) {
         return done;
     }
-    let is_recursive = session.options.recursive;
+    let options = session.options;
+    let is_recursive = options.recursive;
     let found = Inode::of_path(source, !is_recursive)
         .map_err(|errno| Failure::of_errno("opening", source, errno))?;
     let kind = found.metadata().file_type();
@@ -159,6 +160,12 @@ fn copy_source(
         return tree::copy(session, Dir::open(source)?, destination);
     }
     if tree::leave_out(session, &found, || source.to_owned()) {
+        return Ok(());
+    }
+    if options.existing == WhenThere::Replace
+        && let Destination::Named(entry) | Destination::Inside(entry) = &destination
+        && session.link(found.metadata(), entry)?
+    {
         return Ok(());
     }
     if kind.is_file() || kind.is_block_device() {

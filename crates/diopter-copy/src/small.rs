@@ -38,6 +38,8 @@ const WHY: &str = "small-file";
 pub struct Small {
     temporary: Unrecorded,
     target: Entry,
+    /// The metadata of its source.
+    pub source: std::fs::Metadata,
     /// The bytes of its content.
     pub size: u64,
     passed: Passed,
@@ -160,7 +162,8 @@ fn fill(
             if source.is_unchanged()
                 && preserve::copy(from, &source.metadata, to, attributes).is_ok() =>
         {
-            Ok(Small { temporary, target, size: source.size, passed })
+            let (size, source) = (source.size, source.metadata.clone());
+            Ok(Small { temporary, target, source, size, passed })
         }
         _ => {
             temporary.discard();
@@ -220,7 +223,11 @@ impl Small {
     }
 
     /// Gives it its name; `flushed` is the result of its flush.
-    pub fn publish(self, flushed: Result<(), Errno>) -> Result<Passed, Failure> {
+    pub fn publish(
+        self,
+        session: &mut Session<'_>,
+        flushed: Result<(), Errno>,
+    ) -> Result<(), Failure> {
         if let Err(errno) = flushed {
             let failure = Failure::of_errno("flushing", &self.target.path(), errno);
             self.discard();
@@ -228,8 +235,11 @@ impl Small {
         }
         // Its pages are clean now. A file system without a page cache has none to drop.
         space::advise_dont_need(self.temporary.as_fd(), 0, 0).unwrap_or(());
+        let id = self.temporary.id();
         self.temporary.publish(&self.target)?;
-        Ok(self.passed)
+        session.note_copied(&self.source, (&self.target, id));
+        session.count_bytes(self.size, &self.passed);
+        Ok(())
     }
 
     /// Removes it.

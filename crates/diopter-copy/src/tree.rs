@@ -92,7 +92,8 @@ impl Tree<'_, '_> {
         }
         let depth = self.levels.len();
         let level = self.levels.last().expect("the walk is in a directory");
-        let destination = Destination::Inside(Entry::new(&level.target, &entry.name));
+        let target = Entry::new(&level.target, &entry.name);
+        let destination = Destination::Inside(target.clone());
         let metadata = inode.metadata();
         if metadata.is_dir() {
             self.enter(entry.open_dir()?, destination)
@@ -101,7 +102,9 @@ impl Tree<'_, '_> {
         } else if keeps(self.session, level, &destination, metadata)? {
             self.session.skip(if metadata.is_file() { metadata.len() } else { 0 });
             Ok(())
-        } else if !is_temporary_name && self.batch.add(self.session, (entry, inode), (level, depth))
+        } else if self.batch.add_link(inode, &target, level)
+            || self.session.link(metadata, &target)?
+            || !is_temporary_name && self.batch.add(self.session, (entry, inode), (level, depth))
         {
             Ok(())
         } else if metadata.is_file() {

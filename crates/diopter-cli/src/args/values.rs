@@ -69,6 +69,8 @@ pub enum AttributeName {
     Timestamps,
     /// The label of SELinux
     Context,
+    /// Hard links between files of the same copy
+    Links,
     /// Other extended attributes
     Xattr,
     /// All of these
@@ -82,6 +84,7 @@ impl From<AttributeName> for Attribute {
             AttributeName::Ownership => Attribute::Ownership,
             AttributeName::Timestamps => Attribute::Timestamps,
             AttributeName::Context => Attribute::Context,
+            AttributeName::Links => Attribute::Links,
             AttributeName::Xattr => Attribute::Xattr,
             AttributeName::All => Attribute::All,
         }

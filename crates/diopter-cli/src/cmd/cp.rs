@@ -72,6 +72,7 @@ fn summary(report: &Report) -> String {
         Some(format!("{} {}", report.files, if report.files == 1 { "file" } else { "files" })),
         counted(report.dirs, "directory", "directories"),
         counted(report.others, "link or fifo", "links and fifos"),
+        counted(report.links, "hard link", "hard links"),
         counted(report.skipped, "skipped", "skipped"),
         counted(failed, "failed", "failed"),
     ];

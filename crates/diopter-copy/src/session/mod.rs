@@ -1,6 +1,7 @@
 //! One run: the state that all of it shares, and in [`transfer`] the passes over the bytes of a
 //! file. The modules below this one decide what is copied, and where to.
 
+mod linking;
 mod transfer;
 
 use std::os::fd::AsFd;
@@ -13,6 +14,7 @@ use diopter::{BackendKind, EngineOptions, Policies};
 use crate::dir::Dir;
 use crate::failure::{Failure, Step, Stop};
 use crate::fit::PreferredSizes;
+use crate::links::Links;
 use crate::objects::Objects;
 use crate::observer::{Notice, Observer};
 use crate::options::Options;
@@ -46,6 +48,8 @@ pub struct Session<'a> {
     pub counts: Counts,
     /// With `striped`, the objects of all striped files among the sources and targets.
     pub objects: Objects,
+    /// With `--preserve=links`, the copies of files with several names.
+    pub links: Links,
     written_to: WrittenTo,
     pipeline: Pipeline,
     sizes: PreferredSizes,
@@ -69,6 +73,7 @@ impl<'a> Session<'a> {
             options,
             counts: Counts::default(),
             objects: Objects::default(),
+            links: Links::default(),
             written_to: WrittenTo::default(),
             pipeline,
             sizes: PreferredSizes::default(),

@@ -18,7 +18,7 @@ use diopter::{Errno, File};
 use diopter_os::space;
 use rustix::fs::Mode;
 
-use crate::dir::{Entry, Inode, id_of, path_of, unless_proc_is_missing};
+use crate::dir::{Entry, FileId, Inode, id_of, path_of, unless_proc_is_missing};
 use crate::failure::Failure;
 use crate::record::{Record, Recorder, SourceIdentity, session_of};
 use held::Held;
@@ -126,6 +126,11 @@ impl Temporary {
     /// Renames it to the target, which it replaces.
     pub fn publish(self, target: &Entry) -> Result<(), Failure> {
         self.held.publish(self.file.as_fd(), target)
+    }
+
+    /// Returns which inode it is.
+    pub fn id(&self) -> FileId {
+        self.held.id
     }
 
     /// Removes it.

@@ -1,0 +1,66 @@
+//! A name whose directory is not kept open.
+
+use std::ffi::OsString;
+use std::rc::{Rc, Weak};
+
+use super::{Dir, Entry, Name};
+use crate::failure::Failure;
+
+/// An entry that holds no descriptor: its directory is opened again if it was closed.
+#[derive(Debug)]
+pub struct Remembered {
+    dir: Weak<Dir>,
+    path: Rc<Name>,
+    name: OsString,
+}
+
+impl Remembered {
+    pub fn new(entry: &Entry) -> Remembered {
+        let Entry { dir, name } = entry;
+        Remembered { dir: Rc::downgrade(dir), path: Rc::clone(&dir.name), name: name.clone() }
+    }
+
+    /// Returns the entry. Another process may have put another directory on the way to it: the
+    /// caller looks at what it finds.
+    pub fn open(&self) -> Result<Entry, Failure> {
+        let dir = match self.dir.upgrade() {
+            Some(dir) => dir,
+            None => open(&self.path)?,
+        };
+        Ok(Entry { dir, name: self.name.clone() })
+    }
+}
+
+/// Opens a directory part by part: no link is followed below what the command line names.
+fn open(name: &Rc<Name>) -> Result<Rc<Dir>, Failure> {
+    let parts = std::iter::successors(Some(name), |name| name.parent.as_ref());
+    let mut parts: Vec<&Rc<Name>> = parts.collect();
+    let first = parts.pop().expect("a name has a part");
+    let root = Dir::open(first.part.as_ref())?;
+    parts
+        .into_iter()
+        .rev()
+        .try_fold(root, |dir, name| Entry { dir, name: name.part.clone() }.open_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_was_closed_is_opened_again_without_following_a_link() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("a/b")).unwrap();
+        std::fs::write(root.path().join("a/b/file"), "").unwrap();
+        let a = Entry::new(&Dir::open(root.path()).unwrap(), "a".as_ref()).open_dir().unwrap();
+        let b = Entry::new(&a, "b".as_ref()).open_dir().unwrap();
+        let entry = Entry::new(&b, "file".as_ref());
+        let (remembered, id) = (Remembered::new(&entry), entry.id().unwrap());
+        assert!(Rc::ptr_eq(&remembered.open().unwrap().dir, &b), "it is open still");
+        drop((a, b, entry));
+        assert!(remembered.open().unwrap().is(id));
+        std::fs::rename(root.path().join("a"), root.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", root.path().join("a")).unwrap();
+        assert!(remembered.open().is_err());
+    }
+}

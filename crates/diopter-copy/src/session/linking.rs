@@ -1,0 +1,42 @@
+//! Names of a file that was copied under another name.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+
+use super::Session;
+use crate::dir::{Entry, FileId};
+use crate::failure::Step;
+use crate::observer::Pass;
+
+impl Session<'_> {
+    /// Returns true if another name of the file is to become another name of its copy.
+    pub fn keeps_links_of(&self, source: &Metadata) -> bool {
+        // A striped file has its objects once, and a copy of it in each place has others.
+        self.options.preserve.keeps_links()
+            && !self.options.striped
+            && source.is_file()
+            && source.nlink() > 1
+    }
+
+    /// Notes that the copy of a file has its name; `id` is the inode of the copy.
+    pub fn note_copied(&mut self, source: &Metadata, (target, id): (&Entry, FileId)) {
+        if self.keeps_links_of(source) {
+            self.links.note(source, target, id);
+        }
+    }
+
+    /// Gives the copy of a file another name, if there is one. Returns false if there is none.
+    pub fn link(&mut self, source: &Metadata, target: &Entry) -> Step<bool> {
+        if !self.keeps_links_of(source)
+            || !self.links.link(source, target, self.options.existing)?
+        {
+            return Ok(false);
+        }
+        self.begin_file();
+        self.observer.begins(Pass::Copy, &target.path(), 0);
+        self.observer.skips(source.len());
+        self.counts.links += 1;
+        self.flush_dir(&target.dir)?;
+        Ok(true)
+    }
+}
