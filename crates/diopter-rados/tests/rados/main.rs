@@ -1,0 +1,5 @@
+//! This crate on a real cluster, `tools/ceph-mini`, compared with Ceph's own tools.
+
+mod cluster;
+mod library;
+mod objects;
