@@ -1,6 +1,8 @@
 //! The cluster of the tests, which they share, and Ceph's tools on it.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -65,18 +67,55 @@ impl Ceph {
     }
 
     /// Runs `rados` on the pool of the tests, and returns what it did.
-    pub fn rados(&self, arguments: &[&str]) -> Output {
+    pub fn rados<T: AsRef<OsStr>>(&self, arguments: &[T]) -> Output {
         let mut command = Command::new("rados");
         command.env_remove("CEPH_ARGS").arg("-c").arg(&self.conf);
         command.args(["--pool", "data"]).args(arguments).output().expect("rados")
     }
 
-    /// Runs `rados`, which must succeed.
-    pub fn must(&self, arguments: &[&str]) -> Vec<u8> {
-        let output = self.rados(arguments);
-        assert!(output.status.success(), "rados {arguments:?}: {output:?}");
+    /// Runs `rados`, which must succeed. An operation that is run again has the same result.
+    pub fn must<T: AsRef<OsStr>>(&self, arguments: &[T]) -> Vec<u8> {
+        let mut output = self.rados(arguments);
+        for _ in 0..5 {
+            if !crashed_at_its_end(&output) {
+                break;
+            }
+            output = self.rados(arguments);
+        }
+        let message = String::from_utf8_lossy(&output.stderr[..output.stderr.len().min(500)]);
+        let arguments: Vec<&OsStr> = arguments.iter().map(AsRef::as_ref).collect();
+        assert!(output.status.success(), "{arguments:?}: {message}");
         output.stdout
     }
+
+    /// Runs `ceph`, which must succeed.
+    pub fn ceph(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("ceph");
+        command.env_remove("CEPH_ARGS").arg("-c").arg(&self.conf);
+        let output = command.args(arguments).output().expect("ceph");
+        assert!(output.status.success(), "ceph {arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Gives a user a key with these capabilities of the stores, in a keyring that its connections
+    /// find.
+    pub fn add_user(&self, user: &str, osd: &str) {
+        let name = format!("client.{user}");
+        let key = self.ceph(&["auth", "get-or-create", &name, "mon", "allow r", "osd", osd]);
+        let keyring = self.conf.with_file_name("keyring");
+        let mut all = std::fs::read_to_string(&keyring).expect("a keyring");
+        if !all.contains(&format!("[{name}]")) {
+            all.push_str(&key);
+            std::fs::write(&keyring, all).expect("a keyring");
+        }
+    }
+}
+
+/// True if the tool was aborted after its work: in Ceph 16 the last reference to the connection is
+/// sometimes dropped by a callback of libradosstriper, on a thread that the drop waits for.
+pub fn crashed_at_its_end(output: &Output) -> bool {
+    let message = String::from_utf8_lossy(&output.stderr);
+    output.status.signal() == Some(libc::SIGABRT) && message.contains("Rados::shutdown")
 }
 
 /// Returns bytes without a period that any layout has.

@@ -3,3 +3,6 @@
 mod cluster;
 mod library;
 mod objects;
+mod refusals;
+mod striped;
+mod locks;
