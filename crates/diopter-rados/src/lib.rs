@@ -6,6 +6,8 @@
 
 mod error;
 
+pub mod name;
+
 #[allow(unsafe_code, reason = "librados is a C library; the module has safe functions alone")]
 mod loader;
 
