@@ -41,8 +41,8 @@ pub struct Open {
 /// The purpose of opening a striped object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reads without the lock, with a key that may only read. A removal or truncation by another
-    /// client is then seen as zeros, or as an error.
+    /// Reads without the lock, with a key that may only read. Each read asks for the size first;
+    /// what another client truncates or removes at the same time may be read as zeros.
     ReadUnlocked,
     /// Reads.
     Read,
@@ -142,12 +142,18 @@ impl File {
     /// Fails with [`Damaged`](crate::ErrorKind::Damaged) if it is not a number.
     pub fn size(&self) -> Result<u64, Error> {
         let size = self.read_size()?.1;
-        if self.lease.is_some() {
-            self.size.fetch_max(size, Ordering::Relaxed);
-        } else {
-            self.size.store(size, Ordering::Relaxed);
-        }
+        self.size.fetch_max(size, Ordering::Relaxed);
         Ok(size)
+    }
+
+    /// Returns the size, as far as a read that ends at `end` needs it. What is known is trusted
+    /// only under the lock: without it, another client may have truncated the object.
+    fn size_for(&self, end: u64) -> Result<u64, Error> {
+        let known = self.size.load(Ordering::Relaxed);
+        match &self.lease {
+            Some(lease) if end <= known && lease.is_held() => Ok(known),
+            _ => self.size(),
+        }
     }
 
     /// Reads at an offset; returns the bytes read, which are fewer only at the end. Objects that
@@ -156,18 +162,12 @@ impl File {
     /// # Errors
     /// Fails with the first error of a store; the buffer has undefined content then.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
-        let end = offset.saturating_add(buffer.len() as u64);
-        let mut size = self.size.load(Ordering::Relaxed);
-        if end > size {
-            size = self.size()?;
-        }
+        let size = self.size_for(offset.saturating_add(buffer.len() as u64))?;
         let most = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let length = buffer.len().min(most);
         let buffer = &mut buffer[..length];
         let extents = extents::of(&self.layout, offset, length);
-        if let [only] = extents.as_slice()
-            && only.pieces.len() == 1
-        {
+        if let Some(only) = single(&extents) {
             let result = self.pool.read(&self.object(only), only.offset, buffer);
             let bytes = present(only, result)?;
             buffer[bytes..].fill(0);
@@ -208,6 +208,10 @@ impl File {
         lease.prove()?;
         self.grow(end)?;
         let extents = extents::of(&self.layout, offset, bytes.len());
+        if let Some(only) = single(&extents) {
+            self.pool.write(&self.object(only), only.offset, bytes)?;
+            return lease.prove();
+        }
         let start = |queue: &mut Queue, token, extent: &Extent| {
             queue.write(token, &self.object(extent), extent.offset, extent.gather(bytes))
         };
@@ -278,6 +282,14 @@ impl File {
         }
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).push(queue);
         result
+    }
+}
+
+/// Returns the extent if there is one, which is all of the caller's memory. It needs no copy.
+fn single(extents: &[Extent]) -> Option<&Extent> {
+    match extents {
+        [only] if only.pieces.len() == 1 => Some(only),
+        _ => None,
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ impl Cluster {
         let code = unsafe { (library.functions.rados_connect)(connection.handle) };
         checked(code, || {
             let user = shown(how.user.as_bytes());
-            format!("connect to the cluster of {} as {user}", conf.path.display())
+            format!("connect to the cluster of {} as {user}", text(&conf.path))
         })?;
         Ok(Cluster { connection: Arc::new(connection) })
     }
@@ -100,13 +101,14 @@ impl Connection {
     }
 
     fn read(&self, conf: &Conf) -> Result<(), Error> {
-        let what = || format!("read the configuration {}", conf.path.display());
+        let what = || format!("read the configuration {}", text(&conf.path));
         // By its descriptor: librados takes a list of paths, so that blanks and commas divide one.
-        let path = CString::new(format!("/proc/self/fd/{}", conf.file.as_raw_fd()))
+        let descriptor = CString::new(format!("/proc/self/fd/{}", conf.file.as_raw_fd()))
             .map_err(|_| Error::invalid(what()))?;
         // SAFETY: the handle is not connected yet, and the path is a string of C.
-        let code =
-            unsafe { (self.library.functions.rados_conf_read_file)(self.handle, path.as_ptr()) };
+        let code = unsafe {
+            (self.library.functions.rados_conf_read_file)(self.handle, descriptor.as_ptr())
+        };
         checked(code, what).map(drop)
     }
 
@@ -141,7 +143,7 @@ impl Conf {
                 Ok(conf) => return Ok(conf),
             }
         }
-        let tried = places().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        let tried = places().map(|place| text(&place)).collect::<Vec<_>>().join(", ");
         Err(Error::new(
             ErrorKind::Os(libc::ENOENT),
             format!("read the configuration: none of {tried} exists; name one"),
@@ -156,8 +158,8 @@ impl Conf {
         Ok(Conf { path: path.to_owned(), file })
     }
 
-    fn failure(path: &Path, error: &io::Error) -> Error {
-        Error::system(format!("read the configuration {}", path.display()), error)
+    fn failure(at: &Path, error: &io::Error) -> Error {
+        Error::system(format!("read the configuration {}", text(at)), error)
     }
 }
 
@@ -165,4 +167,9 @@ fn places() -> impl Iterator<Item = PathBuf> {
     let variable = std::env::var_os("CEPH_CONF").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".ceph/ceph.conf"));
     [variable, Some(PathBuf::from("/etc/ceph/ceph.conf")), home].into_iter().flatten()
+}
+
+/// A path in a message.
+fn text(path: &Path) -> String {
+    shown(path.as_os_str().as_bytes())
 }

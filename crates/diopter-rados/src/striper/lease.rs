@@ -82,11 +82,18 @@ impl Lease {
         Ok(lease)
     }
 
+    /// Returns true if the lease has not run out.
+    pub fn is_held(&self) -> bool {
+        let state = self.held.state();
+        state.lost.is_none() && now() < state.until
+    }
+
     /// Fails if the lease may have run out.
     pub fn prove(&self) -> Result<(), Error> {
-        let state = self.held.state();
-        let why = match &state.lost {
-            None if now() < state.until => return Ok(()),
+        if self.is_held() {
+            return Ok(());
+        }
+        let why = match &self.held.state().lost {
             None => "it was not renewed in time".to_owned(),
             Some(error) => error.to_string(),
         };
@@ -102,7 +109,7 @@ impl Drop for Lease {
         if let Some(keeper) = self.keeper.take() {
             keeper.join().ok();
         }
-        if self.prove().is_ok() {
+        if self.is_held() {
             // If this fails, the lease ends by itself.
             self.held.pool.unlock(&self.held.object, LOCK, &self.held.cookie).ok();
         }

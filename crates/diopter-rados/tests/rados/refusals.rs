@@ -33,6 +33,13 @@ fn a_key_that_may_only_read_reads_without_the_lock() {
     assert_eq!(file.read_at(0, &mut buffer).unwrap(), 4);
     assert_eq!(&buffer[..4], b"text");
     assert_eq!(file.write_at(0, b"x").unwrap_err().kind(), ErrorKind::Invalid);
+    // Its size is not trusted: no lock keeps it.
+    drop(written);
+    ceph.must(&["--striper", "truncate", "permitted", "2"]);
+    assert_eq!(file.read_at(0, &mut buffer).unwrap(), 2);
+    assert_eq!(file.read_at(0, &mut buffer[..1]).unwrap(), 1);
+    ceph.must(&["--striper", "rm", "permitted"]);
+    assert_eq!(file.read_at(0, &mut buffer[..1]).unwrap_err().errno(), Some(libc::ENOENT));
 }
 
 #[test]
