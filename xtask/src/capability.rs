@@ -49,6 +49,9 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         Capability::Tracefs => instances_can_be_made(),
         Capability::Fio => fio_runs(),
         Capability::Cc => ["gcc", "make", "pkg-config"].into_iter().try_for_each(installed),
+        Capability::Ceph => {
+            ["ceph-mon", "ceph-osd", "ceph", "rados", "setpriv"].into_iter().try_for_each(installed)
+        }
         Capability::Cxx => installed("c++"),
         Capability::Clang => installed("clang"),
         Capability::Lld => installed("ld.lld"),

@@ -13,7 +13,7 @@ struct Tool {
     wanted_by: Capability,
 }
 
-const TOOLS: [Tool; 16] = [
+const TOOLS: [Tool; 20] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
@@ -30,6 +30,10 @@ const TOOLS: [Tool; 16] = [
     Tool { name: "pkg-config", package: "pkg-config", wanted_by: Capability::Cc },
     Tool { name: "clang", package: "clang", wanted_by: Capability::Clang },
     Tool { name: "ld.lld", package: "lld", wanted_by: Capability::Lld },
+    Tool { name: "ceph-mon", package: "ceph-mon", wanted_by: Capability::Ceph },
+    Tool { name: "ceph-osd", package: "ceph-osd", wanted_by: Capability::Ceph },
+    Tool { name: "rados", package: "ceph-common", wanted_by: Capability::Ceph },
+    Tool { name: "setpriv", package: "util-linux", wanted_by: Capability::Ceph },
     Tool { name: "valgrind", package: "valgrind", wanted_by: Capability::Valgrind },
 ];
 

@@ -42,17 +42,8 @@ pub fn parse(value: &[u8]) -> Result<CephLayout, ForeignError> {
     let stripe_count = fields.number(" stripe_count=")?;
     let object_size = fields.number(" object_size=")?;
     let (pool, pool_namespace) = fields.pool()?;
-    let refused = |kind, found| Err(refusal(kind, 0, found));
-    if stripe_unit == 0 {
-        return refused(ForeignErrorKind::StripeSize, stripe_unit);
-    }
-    if stripe_count == 0 {
-        return refused(ForeignErrorKind::StripeCount, stripe_count);
-    }
-    if object_size == 0 || !object_size.is_multiple_of(stripe_unit) {
-        return refused(ForeignErrorKind::ObjectSize, object_size);
-    }
-    Ok(CephLayout { stripe_unit, stripe_count, object_size, pool, pool_namespace })
+    let layout = CephLayout::new(stripe_unit, stripe_count, object_size)?;
+    Ok(CephLayout { pool, pool_namespace, ..layout })
 }
 
 /// Returns the name of a `CephFS` file's object in its pool.
@@ -62,6 +53,29 @@ pub fn object_name(inode: u64, object: u64) -> String {
 }
 
 impl CephLayout {
+    /// Returns a layout that names no pool, as of an object of libradosstriper.
+    ///
+    /// # Errors
+    /// Fails with the number that is wrong.
+    pub fn new(
+        stripe_unit: u64,
+        stripe_count: u64,
+        object_size: u64,
+    ) -> Result<CephLayout, ForeignError> {
+        let refused = |kind, found| Err(refusal(kind, 0, found));
+        if stripe_unit == 0 {
+            return refused(ForeignErrorKind::StripeSize, stripe_unit);
+        }
+        if stripe_count == 0 {
+            return refused(ForeignErrorKind::StripeCount, stripe_count);
+        }
+        if object_size == 0 || !object_size.is_multiple_of(stripe_unit) {
+            return refused(ForeignErrorKind::ObjectSize, object_size);
+        }
+        let (pool, pool_namespace) = (String::new(), None);
+        Ok(CephLayout { stripe_unit, stripe_count, object_size, pool, pool_namespace })
+    }
+
     /// Returns the bytes of a stripe unit; never 0.
     #[must_use]
     pub fn stripe_unit(&self) -> u64 {

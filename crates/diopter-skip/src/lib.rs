@@ -77,6 +77,8 @@ capabilities! {
     Cxx = "c++",
     /// A C compiler, make and pkg-config.
     Cc = "cc",
+    /// The daemons and the commands of Ceph, for a cluster on this machine.
+    Ceph = "ceph",
     /// clang.
     Clang = "clang",
     /// The linker of LLVM.

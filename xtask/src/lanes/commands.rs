@@ -161,6 +161,9 @@ pub const PACKAGE: &[&str] =
 pub const REPORT_PAGE: &[&str] =
     &["test", "-p", "diopter-bench", "--test", "report_page", "--", "--nocapture"];
 
+/// Objects and striped objects on a real cluster.
+pub const RADOS: &[&str] = &["test", "-p", "diopter-rados", "--test", "rados", "--", "--nocapture"];
+
 pub const LAB_HOST: &[&str] = &[
     "test",
     "-p",

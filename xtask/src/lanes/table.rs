@@ -342,6 +342,7 @@ pub const LANES: &[Lane] = &[
             &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])],
         )
     },
+    Lane { needs: &[Capability::Ceph], is_extra: true, ..plain("rados", 180, &[test(RADOS)]) },
     Lane {
         needs: &[Capability::Fio],
         uses: &[

@@ -1,0 +1,123 @@
+//! The error of this crate: what failed, on what, why, and what to do about it.
+
+use std::fmt;
+use std::io;
+
+/// An error of librados, of the cluster, or of what was read from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+}
+
+/// The kind of an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// librados is not installed, or lacks a function.
+    Library,
+    /// An argument that can't be passed on: a name with a zero byte, a layout that no object can
+    /// have.
+    Invalid,
+    /// The attributes of a striped object are missing or damaged.
+    Damaged,
+    /// The lease of the lock can't be proven: another process may hold the lock.
+    Lease,
+    /// An error number of librados or of the system.
+    Os(i32),
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into() }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Invalid, message)
+    }
+
+    /// An error number, as librados returns it: negative.
+    pub(crate) fn returned(what: impl fmt::Display, code: i32) -> Error {
+        let number = code.saturating_neg();
+        let why = io::Error::from_raw_os_error(number);
+        let advice = match number {
+            libc::EACCES | libc::EPERM => "; check the capabilities of the key with `ceph auth`",
+            libc::ETIMEDOUT => "; check that the monitors and stores run with `ceph -s`",
+            libc::EBUSY => "; another client has locked the object",
+            _ => "",
+        };
+        Error::new(ErrorKind::Os(number), format!("{what}: {why}{advice}"))
+    }
+
+    pub(crate) fn system(what: impl fmt::Display, error: &io::Error) -> Error {
+        Error::new(
+            ErrorKind::Os(error.raw_os_error().unwrap_or(libc::EIO)),
+            format!("{what}: {error}"),
+        )
+    }
+
+    /// Returns the kind.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Returns the error number, if librados or the system gave one.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self.kind {
+            ErrorKind::Os(number) => Some(number),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match error.kind {
+            ErrorKind::Library => io::ErrorKind::Unsupported,
+            ErrorKind::Invalid => io::ErrorKind::InvalidInput,
+            ErrorKind::Damaged => io::ErrorKind::InvalidData,
+            ErrorKind::Lease => io::ErrorKind::ResourceBusy,
+            ErrorKind::Os(number) => io::Error::from_raw_os_error(number).kind(),
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// A name from outside in a message: without control characters, and not endless.
+pub(crate) fn shown(name: &[u8]) -> String {
+    const BYTES_MAX: usize = 200;
+    let (head, rest) = match name.len() {
+        length if length > BYTES_MAX => (&name[..BYTES_MAX], "..."),
+        _ => (name, ""),
+    };
+    format!("`{}{rest}`", head.escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_number_becomes_the_kind_of_the_standard_library() {
+        let error = Error::returned("open `a`", -libc::ENOENT);
+        assert_eq!(error.errno(), Some(libc::ENOENT));
+        assert!(error.to_string().starts_with("open `a`: No such file"), "{error}");
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_name_is_shown_without_control_characters_and_cut() {
+        assert_eq!(shown(b"a\x1b[31m\xff"), "`a\\x1b[31m\\xff`");
+        assert!(shown(&[b'x'; 5000]).len() < 300);
+    }
+}

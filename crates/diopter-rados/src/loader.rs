@@ -1,0 +1,19 @@
+//! librados, loaded at run time, behind safe functions. The only module with unsafe code.
+//!
+//! The safety argument. The table of functions has the types of `rados/librados.h`, whose interface
+//! librados.so.2 keeps; the library is never unloaded. Handles are valid from their creation to the
+//! drop of their owner, and an owner of a child (a pool) keeps the parent (the cluster). librados
+//! copies names, attributes and configuration before it returns. Memory of an asynchronous
+//! operation belongs to the operation, which only its callback takes back.
+
+mod library;
+mod cluster;
+mod pool;
+mod write_op;
+mod queue;
+
+pub use cluster::{Cluster, Connect};
+pub use library::Library;
+pub use pool::{Pool, Stat};
+pub use queue::{Completed, Queue};
+pub use write_op::WriteOp;

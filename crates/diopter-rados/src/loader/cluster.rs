@@ -1,0 +1,175 @@
+//! The connection to a cluster.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::library::{Handle, Library, c_string, checked};
+use crate::error::{Error, ErrorKind, shown};
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct Connect {
+    /// The configuration; `None` for the first of `$CEPH_CONF`, `/etc/ceph/ceph.conf` and
+    /// `~/.ceph/ceph.conf` that exists. Ceph's tools would also read `ceph.conf` in the current
+    /// directory, which is another user's file as often as not.
+    pub conf: Option<PathBuf>,
+    /// The user without `client.`.
+    pub user: String,
+    /// Bound of the connection.
+    pub connect_timeout: Duration,
+    /// Bound of each operation, on monitors and on stores. One that is exceeded fails with
+    /// `ETIMEDOUT`, and may still take effect.
+    pub operation_timeout: Duration,
+}
+
+impl Default for Connect {
+    fn default() -> Connect {
+        Connect {
+            conf: None,
+            user: "admin".to_owned(),
+            connect_timeout: Duration::from_secs(30),
+            operation_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A connected cluster. Clones share the connection, which ends with the last of them and of its
+/// pools.
+#[derive(Clone)]
+pub struct Cluster {
+    pub(super) connection: Arc<Connection>,
+}
+
+pub struct Connection {
+    pub library: Library,
+    pub handle: Handle,
+}
+
+// SAFETY: librados's handle of a cluster may be used from any thread.
+unsafe impl Send for Connection {}
+// SAFETY: and from several at once: librados locks inside.
+unsafe impl Sync for Connection {}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // SAFETY: the handle was created by rados_create2, and no pool of it is left: each holds
+        // this connection.
+        unsafe { (self.library.functions.rados_shutdown)(self.handle) };
+    }
+}
+
+impl Cluster {
+    /// Connects to a cluster.
+    ///
+    /// # Errors
+    /// Fails if the configuration can't be read, or the monitors can't be reached or refuse the
+    /// user.
+    pub fn connect(library: &Library, how: &Connect) -> Result<Cluster, Error> {
+        let conf = Conf::open(how.conf.as_deref())?;
+        let connection = Connection::create(library, &how.user)?;
+        connection.read(&conf)?;
+        connection.set("client_mount_timeout", how.connect_timeout)?;
+        connection.set("rados_mon_op_timeout", how.operation_timeout)?;
+        connection.set("rados_osd_op_timeout", how.operation_timeout)?;
+        // SAFETY: the handle is created and configured, and connected once, here.
+        let code = unsafe { (library.functions.rados_connect)(connection.handle) };
+        checked(code, || {
+            let user = shown(how.user.as_bytes());
+            format!("connect to the cluster of {} as {user}", text(&conf.path))
+        })?;
+        Ok(Cluster { connection: Arc::new(connection) })
+    }
+}
+
+impl Connection {
+    fn create(library: &Library, user: &str) -> Result<Connection, Error> {
+        let name = c_string("user", format!("client.{user}").as_bytes())?;
+        let mut handle = null_mut();
+        // SAFETY: the function writes one handle, and copies both strings.
+        let code = unsafe {
+            (library.functions.rados_create2)(&raw mut handle, c"ceph".as_ptr(), name.as_ptr(), 0)
+        };
+        checked(code, || format!("create a client {}", shown(user.as_bytes())))?;
+        Ok(Connection { library: library.clone(), handle })
+    }
+
+    fn read(&self, conf: &Conf) -> Result<(), Error> {
+        let what = || format!("read the configuration {}", text(&conf.path));
+        // By its descriptor: librados takes a list of paths, so that blanks and commas divide one.
+        let descriptor = CString::new(format!("/proc/self/fd/{}", conf.file.as_raw_fd()))
+            .map_err(|_| Error::invalid(what()))?;
+        // SAFETY: the handle is not connected yet, and the path is a string of C.
+        let code = unsafe {
+            (self.library.functions.rados_conf_read_file)(self.handle, descriptor.as_ptr())
+        };
+        checked(code, what).map(drop)
+    }
+
+    /// Sets an option that is a time, in whole seconds as every release takes it.
+    fn set(&self, option: &str, value: Duration) -> Result<(), Error> {
+        let seconds = value.as_secs() + u64::from(value.subsec_nanos() > 0);
+        let name = c_string("option", option.as_bytes())?;
+        let value = c_string("value", seconds.max(1).to_string().as_bytes())?;
+        // SAFETY: both strings are copied before the function returns.
+        let code = unsafe {
+            (self.library.functions.rados_conf_set)(self.handle, name.as_ptr(), value.as_ptr())
+        };
+        checked(code, || format!("set the option {option}")).map(drop)
+    }
+}
+
+/// An open configuration.
+struct Conf {
+    path: PathBuf,
+    file: File,
+}
+
+impl Conf {
+    fn open(path: Option<&Path>) -> Result<Conf, Error> {
+        if let Some(path) = path {
+            return Conf::at(path).map_err(|error| Conf::failure(path, &error));
+        }
+        for path in places() {
+            match Conf::at(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Conf::failure(&path, &error)),
+                Ok(conf) => return Ok(conf),
+            }
+        }
+        let tried = places().map(|place| text(&place)).collect::<Vec<_>>().join(", ");
+        Err(Error::new(
+            ErrorKind::Os(libc::ENOENT),
+            format!("read the configuration: none of {tried} exists; name one"),
+        ))
+    }
+
+    fn at(path: &Path) -> io::Result<Conf> {
+        let file = File::open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        Ok(Conf { path: path.to_owned(), file })
+    }
+
+    fn failure(at: &Path, error: &io::Error) -> Error {
+        Error::system(format!("read the configuration {}", text(at)), error)
+    }
+}
+
+fn places() -> impl Iterator<Item = PathBuf> {
+    let variable = std::env::var_os("CEPH_CONF").map(PathBuf::from);
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".ceph/ceph.conf"));
+    [variable, Some(PathBuf::from("/etc/ceph/ceph.conf")), home].into_iter().flatten()
+}
+
+/// A path in a message.
+fn text(path: &Path) -> String {
+    shown(path.as_os_str().as_bytes())
+}

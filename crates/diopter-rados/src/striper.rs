@@ -1,0 +1,327 @@
+//! Striped objects in the format of libradosstriper and `rados --striper`: the bytes are in objects
+//! `NAME.%016x`, layout and size are attributes of the first one. The lock is taken once for each
+//! open object and not, as libradosstriper does, for each operation.
+
+mod attributes;
+mod extents;
+mod lease;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+pub use attributes::{Attributes, Layout};
+
+use crate::error::{Error, shown};
+use crate::loader::{Completed, Pool, Queue};
+use extents::Extent;
+use lease::Lease;
+
+/// The lease of the lock: how long a process that was killed blocks a removal.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// The shortest lease. A renewal must fit into a third of it.
+const LEASE_MIN: Duration = Duration::from_secs(3);
+
+/// Attempts to raise the size. Each one that fails is one in which another client raised it.
+const GROW_ATTEMPTS: u32 = 100;
+
+/// Bytes of the text of a size, with room for what libradosstriper might write.
+const SIZE_TEXT_MAX: usize = 32;
+
+/// How to open a striped object.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// The purpose.
+    pub access: Access,
+    /// The lease of the lock, renewed three times in this time; at least 3 s.
+    pub lease: Duration,
+}
+
+/// The purpose of opening a striped object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reads without the lock, with a key that may only read. Each read asks for the size first;
+    /// what another client truncates or removes at the same time may be read as zeros.
+    ReadUnlocked,
+    /// Reads.
+    Read,
+    /// Reads and writes.
+    Write,
+}
+
+impl Open {
+    /// Returns how to open for this access, with a lease of 30 s.
+    #[must_use]
+    pub fn new(access: Access) -> Open {
+        Open { access, lease: LEASE }
+    }
+}
+
+/// An open striped object. Threads may share it.
+pub struct File {
+    pool: Pool,
+    name: Vec<u8>,
+    layout: Layout,
+    access: Access,
+    lease: Option<Lease>,
+    /// The size that is known: under the lock it never becomes smaller.
+    size: AtomicU64,
+    /// Queues without operations, for the next request.
+    queues: Mutex<Vec<Queue>>,
+}
+
+/// Returns the name of an object of a striped object.
+#[must_use]
+pub fn object_name(name: &[u8], object: u64) -> Vec<u8> {
+    [name, format!(".{object:016x}").as_bytes()].concat()
+}
+
+impl File {
+    /// Opens a striped object, and takes its lock.
+    ///
+    /// # Errors
+    /// Fails with `ENOENT` if it does not exist, with `EBUSY` if another client removes or
+    /// truncates it, with [`Damaged`](crate::ErrorKind::Damaged) if its attributes are.
+    pub fn open(pool: &Pool, name: &[u8], how: &Open) -> Result<File, Error> {
+        let first = object_name(name, 0);
+        let lease = match how.access {
+            Access::ReadUnlocked => None,
+            Access::Read | Access::Write => {
+                let steps = pool.write_op().assert_exists();
+                let lease = lease_of(how)?;
+                Some(Lease::take(pool, first.clone(), lease, steps).map_err(explained)?)
+            }
+        };
+        let mut attributes = Attributes::default();
+        pool.attributes(&first, |name, value| attributes.add(name, value))?;
+        let (layout, size) = attributes.read().map_err(|error| of_object(name, &error))?;
+        Ok(File::new(pool, name, (layout, size), how.access, lease))
+    }
+
+    /// Creates an empty striped object, and takes its lock, in one operation.
+    ///
+    /// # Errors
+    /// Fails with `EEXIST` if it exists.
+    pub fn create(
+        pool: &Pool,
+        name: &[u8],
+        layout: Layout,
+        lease: Duration,
+    ) -> Result<File, Error> {
+        let how = Open { access: Access::Write, lease };
+        let mut steps = pool.write_op().create_exclusive();
+        for (attribute, value) in layout.attributes() {
+            steps = steps.set_attribute(attribute, value.as_bytes())?;
+        }
+        steps = steps.set_attribute(attributes::SIZE, b"0")?;
+        let lease = Lease::take(pool, object_name(name, 0), lease_of(&how)?, steps);
+        Ok(File::new(pool, name, (layout, 0), how.access, Some(lease?)))
+    }
+
+    fn new(
+        pool: &Pool,
+        name: &[u8],
+        (layout, size): (Layout, u64),
+        access: Access,
+        lease: Option<Lease>,
+    ) -> File {
+        let (pool, name, size) = (pool.clone(), name.to_owned(), AtomicU64::new(size));
+        File { pool, name, layout, access, lease, size, queues: Mutex::default() }
+    }
+
+    /// Returns the layout.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Reads the size from the cluster.
+    ///
+    /// # Errors
+    /// Fails with [`Damaged`](crate::ErrorKind::Damaged) if it is not a number.
+    pub fn size(&self) -> Result<u64, Error> {
+        let size = self.read_size()?.1;
+        self.size.fetch_max(size, Ordering::Relaxed);
+        Ok(size)
+    }
+
+    /// Returns the size, as far as a read that ends at `end` needs it. What is known is trusted
+    /// only under the lock: without it, another client may have truncated the object.
+    fn size_for(&self, end: u64) -> Result<u64, Error> {
+        let known = self.size.load(Ordering::Relaxed);
+        match &self.lease {
+            Some(lease) if end <= known && lease.is_held() => Ok(known),
+            _ => self.size(),
+        }
+    }
+
+    /// Reads at an offset; returns the bytes read, which are fewer only at the end. Objects that
+    /// are missing, and ends that are, read as zeros up to the size.
+    ///
+    /// # Errors
+    /// Fails with the first error of a store; the buffer has undefined content then.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
+        let size = self.size_for(offset.saturating_add(buffer.len() as u64))?;
+        let most = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let length = buffer.len().min(most);
+        let buffer = &mut buffer[..length];
+        let extents = extents::of(&self.layout, offset, length);
+        if let Some(only) = single(&extents) {
+            let result = self.pool.read(&self.object(only), only.offset, buffer);
+            let bytes = present(only, result)?;
+            buffer[bytes..].fill(0);
+            return Ok(length);
+        }
+        let start = |queue: &mut Queue, token, extent: &Extent| {
+            queue.read(token, &self.object(extent), extent.offset, vec![0; extent.length])
+        };
+        self.perform(&extents, start, |extent, mut completed| {
+            let bytes = present(extent, completed.result)?;
+            completed.memory[bytes..].fill(0);
+            extent.scatter(&completed.memory, buffer);
+            Ok(())
+        })?;
+        Ok(length)
+    }
+
+    /// Writes at an offset. The size grows first, so that no byte is past it; what is written is
+    /// durable when this returns.
+    ///
+    /// # Errors
+    /// Fails with [`Lease`](crate::ErrorKind::Lease) if the lock may be lost: before anything is
+    /// sent if it was lost then, else after it was written. Fails with the first error of a store;
+    /// a part may be written then.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let lease = self.lease.as_ref().filter(|_| self.access == Access::Write);
+        let name = || shown(&self.name);
+        let Some(lease) = lease else {
+            return Err(Error::invalid(format!("write {}: it is open for reading", name())));
+        };
+        let end = offset.checked_add(bytes.len() as u64);
+        let Some(end) = end.filter(|end| *end <= attributes::SIZE_MAX) else {
+            return Err(Error::invalid(format!("write {}: it would end past 2^63 - 1", name())));
+        };
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        lease.prove()?;
+        self.grow(end)?;
+        let extents = extents::of(&self.layout, offset, bytes.len());
+        if let Some(only) = single(&extents) {
+            self.pool.write(&self.object(only), only.offset, bytes)?;
+            return lease.prove();
+        }
+        let start = |queue: &mut Queue, token, extent: &Extent| {
+            queue.write(token, &self.object(extent), extent.offset, extent.gather(bytes))
+        };
+        self.perform(&extents, start, |_, completed| completed.result.map(drop))?;
+        lease.prove()
+    }
+
+    fn object(&self, extent: &Extent) -> Vec<u8> {
+        object_name(&self.name, extent.object)
+    }
+
+    /// Reads the size: its text, and the number.
+    fn read_size(&self) -> Result<(Vec<u8>, u64), Error> {
+        let first = object_name(&self.name, 0);
+        let text = self.pool.attribute(&first, attributes::SIZE, SIZE_TEXT_MAX)?;
+        let mut read = Attributes::default();
+        read.add(attributes::SIZE.as_bytes(), &text);
+        let size = read.size().map_err(|error| of_object(&self.name, &error))?;
+        Ok((text, size))
+    }
+
+    /// Raises the size to `end`, unless it is larger. libradosstriper does it in one operation that
+    /// compares numbers, which librados for C lacks: this compares with what was read, and reads
+    /// again if another client was faster.
+    fn grow(&self, end: u64) -> Result<(), Error> {
+        let mut size = self.size.load(Ordering::Relaxed);
+        let mut text = size.to_string().into_bytes();
+        for _ in 0..GROW_ATTEMPTS {
+            if end <= size {
+                return Ok(());
+            }
+            let steps = self.pool.write_op().compare_attribute(attributes::SIZE, &text)?;
+            let steps = steps.set_attribute(attributes::SIZE, end.to_string().as_bytes())?;
+            let first = object_name(&self.name, 0);
+            match self.pool.operate("raise the size of", &first, &steps) {
+                Ok(()) => size = end,
+                Err(error) if error.errno() == Some(libc::ECANCELED) => {
+                    (text, size) = self.read_size()?;
+                }
+                Err(error) => return Err(error),
+            }
+            self.size.fetch_max(size, Ordering::Relaxed);
+        }
+        let what = format!("raise the size of {}", shown(&self.name));
+        Err(Error::returned(what, -libc::EAGAIN))
+    }
+
+    /// Starts an operation for each extent, all before the first is waited for, and waits for all.
+    fn perform(
+        &self,
+        extents: &[Extent],
+        start: impl Fn(&mut Queue, u64, &Extent) -> Result<(), Error>,
+        mut finish: impl FnMut(&Extent, Completed) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let idle = self.queues.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut queue = idle.map_or_else(|| Queue::new(&self.pool), Ok)?;
+        let mut result = Ok(());
+        for (token, extent) in (0..).zip(extents) {
+            result = start(&mut queue, token, extent);
+            if result.is_err() {
+                break;
+            }
+        }
+        while let Some(completed) = queue.wait(None) {
+            let index = usize::try_from(completed.token).unwrap_or(usize::MAX);
+            let finished = extents.get(index).map_or(Ok(()), |extent| finish(extent, completed));
+            result = result.and(finished);
+        }
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner).push(queue);
+        result
+    }
+}
+
+/// Returns the extent if there is one, which is all of the caller's memory. It needs no copy.
+fn single(extents: &[Extent]) -> Option<&Extent> {
+    match extents {
+        [only] if only.pieces.len() == 1 => Some(only),
+        _ => None,
+    }
+}
+
+/// Returns the bytes that an object has of an extent. A missing one has none; the first is missing
+/// only if the striped object is.
+fn present(extent: &Extent, result: Result<usize, Error>) -> Result<usize, Error> {
+    match result {
+        Ok(bytes) => Ok(bytes.min(extent.length)),
+        Err(error) if error.errno() == Some(libc::ENOENT) && extent.object > 0 => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// An error of attributes, with the object that has them.
+fn of_object(name: &[u8], error: &Error) -> Error {
+    Error::new(error.kind(), format!("striped object {}: {error}", shown(name)))
+}
+
+fn lease_of(how: &Open) -> Result<Duration, Error> {
+    if how.lease < LEASE_MIN {
+        return Err(Error::invalid(format!("a lease of less than {LEASE_MIN:?}")));
+    }
+    Ok(how.lease)
+}
+
+/// The lock is a write: a key that may only read can't take it.
+fn explained(error: Error) -> Error {
+    match error.errno() {
+        Some(libc::EPERM | libc::EACCES) => Error::new(
+            error.kind(),
+            format!("{error}; a key that may only read can read without the lock"),
+        ),
+        _ => error,
+    }
+}

@@ -1,0 +1,203 @@
+//! The shared lock of a striped object, held under a lease: it ends by itself some time after its
+//! last renewal, so that a process that was killed blocks no other for long. libradosstriper takes
+//! the same lock, without a lease, around each of its operations, and an exclusive one around a
+//! removal and a truncation.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use uuid::Uuid;
+
+use crate::error::{Error, ErrorKind};
+use crate::loader::{Pool, WriteOp};
+
+/// The class of the store, and its method.
+const CLASS: &str = "lock";
+const METHOD: &str = "lock";
+
+/// The lock of libradosstriper, and the tag of its shared holders.
+const LOCK: &str = "striper.lock";
+const TAG: &str = "Tag";
+
+/// `ClsLockType::SHARED`.
+const SHARED: u8 = 2;
+
+/// `LOCK_FLAG_MUST_RENEW`: fails with `ENOENT` if the lock is not held. A lease that ran out is
+/// never taken again, as another client may have truncated the object since.
+const MUST_RENEW: u8 = 2;
+
+/// Renewals in the time of a lease.
+const RENEWALS: u32 = 3;
+
+/// Attempts in the time between two renewals, if one fails.
+const RETRIES: u32 = 5;
+
+/// A lock that is held, and renewed by a thread until the drop.
+pub struct Lease {
+    held: Arc<Held>,
+    stop: Option<Sender<()>>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+struct Held {
+    pool: Pool,
+    object: Vec<u8>,
+    cookie: String,
+    length: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Time since boot up to which the store holds the lock: counted from before the request was
+    /// sent, and the store counts from later.
+    until: Duration,
+    /// Why it can't be renewed any more.
+    lost: Option<Error>,
+}
+
+impl Lease {
+    /// Takes the lock in one operation with the steps before it, and keeps it.
+    pub fn take(
+        pool: &Pool,
+        object: Vec<u8>,
+        length: Duration,
+        steps: WriteOp,
+    ) -> Result<Lease, Error> {
+        let state = Mutex::new(State { until: Duration::ZERO, lost: None });
+        let cookie = Uuid::new_v4().to_string();
+        let held = Held { pool: pool.clone(), object, cookie, length, state };
+        held.lock("lock", steps, 0)?;
+        let held = Arc::new(held);
+        let (stop, stopped) = channel();
+        let kept = Arc::clone(&held);
+        let keeper = std::thread::Builder::new()
+            .name("diopter-lease".to_owned())
+            .spawn(move || kept.keep(&stopped));
+        let mut lease = Lease { held, stop: Some(stop), keeper: None };
+        let keeper = keeper.map_err(|error| Error::system("start the thread of a lease", &error));
+        lease.keeper = Some(keeper?);
+        Ok(lease)
+    }
+
+    /// Returns true if the lease has not run out.
+    pub fn is_held(&self) -> bool {
+        let state = self.held.state();
+        state.lost.is_none() && now() < state.until
+    }
+
+    /// Fails if the lease may have run out.
+    pub fn prove(&self) -> Result<(), Error> {
+        if self.is_held() {
+            return Ok(());
+        }
+        let why = match &self.held.state().lost {
+            None => "it was not renewed in time".to_owned(),
+            Some(error) => error.to_string(),
+        };
+        let object = crate::error::shown(&self.held.object);
+        let message = format!("the lock of {object} may be lost: {why}; open the object again");
+        Err(Error::new(ErrorKind::Lease, message))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(keeper) = self.keeper.take() {
+            keeper.join().ok();
+        }
+        if self.is_held() {
+            // If this fails, the lease ends by itself.
+            self.held.pool.unlock(&self.held.object, LOCK, &self.held.cookie).ok();
+        }
+    }
+}
+
+impl Held {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes or renews the lock after the steps, in one operation.
+    fn lock(&self, what: &str, steps: WriteOp, flags: u8) -> Result<(), Error> {
+        let input = lock_arguments(&self.cookie, self.length, flags);
+        let steps = steps.execute(CLASS, METHOD, &input)?;
+        let sent = now();
+        self.pool.operate(what, &self.object, &steps)?;
+        self.state().until = sent.saturating_add(self.length);
+        Ok(())
+    }
+
+    /// Renews the lock until the other end of the channel is dropped, or the lock is lost.
+    fn keep(&self, stopped: &Receiver<()>) {
+        let renewal = self.length / RENEWALS;
+        let mut wait = renewal;
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(wait) {
+            let steps = self.pool.write_op().assert_exists();
+            match self.lock("renew the lock of", steps, MUST_RENEW) {
+                Ok(()) => wait = renewal,
+                Err(error) if is_final(&error) => {
+                    self.state().lost = Some(error);
+                    return;
+                }
+                Err(_) => wait = renewal / RETRIES,
+            }
+        }
+    }
+}
+
+/// True if the store replied that the lock is not this client's any more.
+fn is_final(error: &Error) -> bool {
+    matches!(error.errno(), Some(libc::ENOENT | libc::EBUSY | libc::EEXIST))
+}
+
+/// The time since boot: unlike a monotonic clock, it goes on while the machine is suspended.
+fn now() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::try_from(now).unwrap_or(Duration::MAX)
+}
+
+/// Encodes the arguments of the method: a version, the oldest version that can read it, the length
+/// of the rest; then name, type, cookie, tag, description, duration and flags. Numbers are
+/// little-endian, texts have their length before them.
+fn lock_arguments(cookie: &str, length: Duration, flags: u8) -> Vec<u8> {
+    let number = |number: u32| number.to_le_bytes().to_vec();
+    let count = |count: usize| number(u32::try_from(count).expect("arguments are short"));
+    let text = |text: &str| [count(text.len()), text.as_bytes().to_vec()].concat();
+    let rest = [
+        text(LOCK),
+        vec![SHARED],
+        text(cookie),
+        text(TAG),
+        text(""),
+        number(u32::try_from(length.as_secs()).unwrap_or(u32::MAX)),
+        number(length.subsec_nanos()),
+        vec![flags],
+    ]
+    .concat();
+    [vec![1, 1], count(rest.len()), rest].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_of_a_lock_are_encoded_as_the_class_reads_them() {
+        let expected = [
+            &b"\x01\x01\x2f\0\0\0"[..],
+            b"\x0c\0\0\0striper.lock",
+            b"\x02",
+            b"\x06\0\0\0cookie",
+            b"\x03\0\0\0Tag",
+            b"\0\0\0\0",
+            b"\x1e\0\0\0\x05\0\0\0",
+            b"\x02",
+        ]
+        .concat();
+        assert_eq!(lock_arguments("cookie", Duration::new(30, 5), 2), expected);
+    }
+}

@@ -1,0 +1,8 @@
+//! This crate on a real cluster, `tools/ceph-mini`, compared with Ceph's own tools.
+
+mod cluster;
+mod library;
+mod objects;
+mod refusals;
+mod striped;
+mod locks;
