@@ -81,6 +81,8 @@ mod file;
 mod image;
 mod small;
 
+mod rados;
+
 mod batch;
 
 mod tree;

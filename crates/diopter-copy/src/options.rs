@@ -89,6 +89,8 @@ pub struct Options {
     pub existing: WhenThere,
     /// Bytes that are read each second at most; `None` for no limit.
     pub bytes_per_second: Option<u64>,
+    /// Reads striped objects of a cluster whose copy was interrupted.
+    pub incomplete: bool,
     /// The backend that moves the bytes.
     pub backend: BackendKind,
 }
@@ -123,6 +125,7 @@ impl Options {
             iodepth: None,
             existing: WhenThere::default(),
             bytes_per_second: None,
+            incomplete: false,
             backend: BackendKind::default(),
         }
     }

@@ -20,7 +20,7 @@ use crate::shape::Shape;
 use crate::source::Found;
 use crate::stop::{Signal, StopFlag};
 use crate::walk::{self, Bounds};
-use crate::{file, image, image_path, tree};
+use crate::{file, image, image_path, rados, tree};
 
 /// The end of a run.
 #[derive(Debug)]
@@ -139,6 +139,9 @@ fn copy_source(
         let cause = "files of an image are copied whether or not their targets exist";
         let remedy = "leave --no-clobber and --update out, and name a new target";
         return Err(Failure::of_rule("copying", source, cause, remedy).into());
+    }
+    if let Some(done) = rados::copy(session, source, target) {
+        return done;
     }
     if let Some(done) = image::copy(session, source, target) {
         return done;

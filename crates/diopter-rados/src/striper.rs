@@ -109,12 +109,29 @@ impl File {
         layout: Layout,
         lease: Duration,
     ) -> Result<File, Error> {
+        File::create_marked(pool, name, layout, lease, &[])
+    }
+
+    /// As [`File::create`], and sets more attributes of the first object in the same operation.
+    ///
+    /// # Errors
+    /// Fails as [`File::create`] does.
+    pub fn create_marked(
+        pool: &Pool,
+        name: &[u8],
+        layout: Layout,
+        lease: Duration,
+        marks: &[(&str, &[u8])],
+    ) -> Result<File, Error> {
         let how = Open { access: Access::Write, lease };
         let mut steps = pool.write_op().create_exclusive();
         for (attribute, value) in layout.attributes() {
             steps = steps.set_attribute(attribute, value.as_bytes())?;
         }
         steps = steps.set_attribute(attributes::SIZE, b"0")?;
+        for (attribute, value) in marks {
+            steps = steps.set_attribute(attribute, value)?;
+        }
         let lease = Lease::take(pool, object_name(name, 0), lease_of(&how)?, steps);
         Ok(File::new(pool, name, (layout, 0), how.access, Some(lease?)))
     }

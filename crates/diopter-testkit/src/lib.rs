@@ -12,4 +12,5 @@ pub mod files;
 pub mod altered;
 pub mod machine;
 pub mod zram;
+pub mod ceph;
 pub mod slow_fuse;

@@ -342,7 +342,11 @@ pub const LANES: &[Lane] = &[
             &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])],
         )
     },
-    Lane { needs: &[Capability::Ceph], is_extra: true, ..plain("rados", 180, &[test(RADOS)]) },
+    Lane {
+        needs: &[Capability::Ceph],
+        is_extra: true,
+        ..plain("rados", 180, &[test(RADOS), test(CP_RADOS)])
+    },
     Lane {
         needs: &[Capability::Fio],
         uses: &[

@@ -37,7 +37,8 @@ const EXAMPLES_IMAGES: &str = "\
 Examples:
   dio cp disk.img::/etc/fstab .
   dio cp -r --verify /dev/sdb1::/home/me saved
-  dio cp --overwrite --verify new.bin disk.img::/data.bin";
+  dio cp --overwrite --verify new.bin disk.img::/data.bin
+  dio cp --verify disk.img rados:backup/disk.img";
 
 const ABOUT_ALL: &str = "\
 Environment:
@@ -132,6 +133,10 @@ pub enum Command {
 /// copied out of an image keeps its content, holes and permissions; owner, times and attributes are
 /// not kept. With --overwrite, a file in an image is written in place, with content of the same
 /// size, if all of it is allocated, written and not shared.
+///
+/// rados:[CONF!]POOL[@NAMESPACE]/NAME is a striped object of a Ceph cluster, as `rados --striper`
+/// has them, by librados (docs/rados.md). A new one is made; an existing one is written in place
+/// with --overwrite.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = format!("{EXAMPLES_IMAGES}\n\n{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}")
@@ -140,7 +145,8 @@ pub struct CpArgs {
     /// Files, striped files, block devices, IMAGE::/PATH or, with -r, directories to copy
     #[arg(required = true, value_name = "SRC")]
     pub sources: Vec<PathBuf>,
-    /// Target: a file, striped file or directory, or with --overwrite a device or IMAGE::/PATH
+    /// Target: a file, striped file, rados: name or directory, or with --overwrite a device or
+    /// IMAGE::/PATH
     #[arg(value_name = "DST")]
     pub target: PathBuf,
     /// Copy directories recursively
@@ -185,9 +191,13 @@ pub struct CpArgs {
     /// Share the blocks of the source if the file system can
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub reflink: ReflinkWhen,
-    /// Allow a device, a striped file on devices, or IMAGE::/PATH as the target, written in place
+    /// Allow a device, a striped file on devices, IMAGE::/PATH or an existing rados: name as the
+    /// target, written in place
     #[arg(long)]
     pub overwrite: bool,
+    /// Read a rados: name whose copy was interrupted
+    #[arg(long)]
+    pub incomplete: bool,
     /// Copy striped files to striped files, in directories too
     ///
     /// A striped file becomes a new one, with as many objects and the same stripe size, all of them

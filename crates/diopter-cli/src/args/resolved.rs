@@ -113,6 +113,7 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
         preserve: Preserve::new(&kept, &left_out),
         one_file_system: cp.one_file_system,
         no_target_directory: cp.no_target_directory,
+        incomplete: cp.incomplete,
         verify: cp.verify,
         resume: cp.resume,
         sparse: cp.sparse.into(),

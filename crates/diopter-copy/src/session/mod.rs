@@ -5,7 +5,7 @@ mod linking;
 mod transfer;
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use diopter::engine::DepthPolicy;
@@ -138,6 +138,16 @@ impl<'a> Session<'a> {
     /// Identifies this boot of the machine.
     pub fn boot(&self) -> &str {
         &self.boot
+    }
+
+    /// Begins a target that is written in place.
+    pub fn begin_in_place(&mut self, target: &Path) {
+        self.written_to = WrittenTo::InPlace(target.to_owned());
+    }
+
+    /// Returns true if the target is written in place.
+    pub fn is_in_place(&self) -> bool {
+        matches!(self.written_to, WrittenTo::InPlace(_))
     }
 
     /// Begins a file.

@@ -53,6 +53,7 @@ functions! {
     rados_ioctx_set_namespace(Handle, *const c_char);
     rados_stat(Handle, Object, *mut u64, *mut libc::time_t) -> c_int;
     rados_getxattr(Handle, Object, *const c_char, *mut c_char, usize) -> c_int;
+    rados_rmxattr(Handle, Object, *const c_char) -> c_int;
     rados_setxattr(Handle, Object, *const c_char, *const c_char, usize) -> c_int;
     rados_getxattrs(Handle, Object, *mut Handle) -> c_int;
     rados_getxattrs_next(Handle, *mut *const c_char, *mut *const c_char, *mut usize) -> c_int;

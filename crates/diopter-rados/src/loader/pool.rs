@@ -261,6 +261,24 @@ impl Pool {
         checked(code, what).map(drop)
     }
 
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// Fails with the error of the store.
+    pub fn remove_attribute(&self, object: &[u8], attribute: &str) -> Result<(), Error> {
+        let (name, key) = (object_name(object)?, c_string("attribute", attribute.as_bytes())?);
+        // SAFETY: the context is valid, both names are strings of C.
+        let code = unsafe {
+            (self.shared.functions().rados_rmxattr)(
+                self.shared.context,
+                name.as_ptr(),
+                key.as_ptr(),
+            )
+        };
+        let what = || self.shared.what(&format!("remove attribute {attribute} of"), object);
+        checked(code, what).map(drop)
+    }
+
     /// Calls `visit` with the name and the value of each attribute of an object, in one operation.
     ///
     /// # Errors

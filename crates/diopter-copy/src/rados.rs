@@ -1,0 +1,448 @@
+//! Copies between files and striped objects of a Ceph cluster, whose names start with `rados:`. A
+//! new object is created exclusively, has a mark until it is complete, and is removed if the copy
+//! fails; an existing one is written in place.
+
+use std::fs::Metadata;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use diopter::{Errno, File, IoBuf};
+use diopter_rados::name::Name;
+use diopter_rados::striper::{self, Access, Layout, Open};
+use diopter_rados::{Cluster, Connect, Error, Library, Pool};
+use rustix::fs::Mode;
+
+use crate::content::ContentHash;
+use crate::dir::Entry;
+use crate::failure::{Failure, Mismatch, Step, Stop};
+use crate::flow::{Moved, RouteTotals};
+use crate::observer::Pass;
+use crate::options::WhenThere;
+use crate::place::{self, Existing};
+use crate::session::{Passed, Session};
+use crate::temporary::Unrecorded;
+
+/// Bytes that are read, and written, at once: all objects that have some of them work in parallel.
+const CHUNK: usize = 16 << 20;
+
+/// Chunks between the thread that reads and the one that writes.
+const CHUNKS_AHEAD: usize = 1;
+
+/// The attribute of the first object of a copy that is not complete.
+const INCOMPLETE: &str = "diopter.incomplete";
+
+/// Bytes of its value, at most.
+const INCOMPLETE_MAX: usize = 16;
+
+/// Copies from or to a striped object; returns `None` if neither name is one.
+pub fn copy(session: &mut Session<'_>, source: &Path, target: &Path) -> Option<Step<()>> {
+    let (from, to) = (Name::parse(source.as_os_str()), Name::parse(target.as_os_str()));
+    if from.is_none() && to.is_none() {
+        return None;
+    }
+    // Whatever is written is new, or removed again, and no run resumes it.
+    session.begin_objects();
+    Some(copy_between(session, (source, from), (target, to)))
+}
+
+type Parsed = Option<Result<Name, Error>>;
+
+fn copy_between(
+    session: &mut Session<'_>,
+    (source, from): (&Path, Parsed),
+    (target, to): (&Path, Parsed),
+) -> Step<()> {
+    let options = session.options;
+    let on = if to.is_some() { target } else { source };
+    let refused = |cause: &str, remedy: &str| -> Step<()> {
+        Err(Failure::of_rule("copying", on, cause, remedy).into())
+    };
+    if options.resume {
+        return refused("a copy from or to a cluster cannot resume", "leave --resume out");
+    }
+    if options.existing != WhenThere::Replace {
+        let cause = "striped objects are copied whether or not their targets exist";
+        return refused(cause, "leave --no-clobber and --update out, and name a new target");
+    }
+    let from = from.transpose().map_err(|error| cannot("opening", source, &error))?;
+    let to = to.transpose().map_err(|error| cannot("writing", target, &error))?;
+    match (from, to) {
+        (Some(name), None) => get(session, (source, &name), target),
+        (None, Some(name)) => put(session, source, (target, &name)),
+        _ => refused("both names are striped objects", "copy to a file first"),
+    }
+}
+
+/// The failure of an operation on a striped object.
+fn cannot(what: &'static str, on: &Path, error: &Error) -> Failure {
+    let mut text = error.to_string();
+    if let Some(number) = error.errno() {
+        // As in every other message of the copy.
+        let standard = std::io::Error::from_raw_os_error(number).to_string();
+        text = text.replace(&standard, &Errno::from_raw(number).to_string());
+    }
+    let usual = match is(error, Errno::ENOENT) {
+        true => "check the name, and what is there with `ceph osd pool ls` and `rados ls`",
+        false => "check the cluster with `ceph -s`",
+    };
+    let (cause, remedy) = text.rsplit_once("; ").unwrap_or((&text, usual));
+    Failure::of_rule(what, on, cause, remedy)
+}
+
+fn pool_of(name: &Name) -> Result<Pool, Error> {
+    let how = Connect { conf: name.conf.clone(), ..Connect::default() };
+    let cluster = Cluster::connect(&Library::load(None)?, &how)?;
+    cluster.pool(&name.pool, name.namespace.as_deref())
+}
+
+/// Opens a striped object for reading. With a key that may only read it has no lock.
+fn open_to_read(pool: &Pool, name: &Name) -> Result<striper::File, Error> {
+    let open = |access| striper::File::open(pool, &name.name, &Open::new(access));
+    match open(Access::Read) {
+        Err(error) if is(&error, Errno::EPERM) || is(&error, Errno::EACCES) => {
+            open(Access::ReadUnlocked)
+        }
+        opened => opened,
+    }
+}
+
+fn is(error: &Error, errno: Errno) -> bool {
+    error.errno() == Some(errno.raw())
+}
+
+/// Returns true if an object has the mark of a copy that is not complete.
+fn is_incomplete(pool: &Pool, name: &Name) -> Result<bool, Error> {
+    let first = striper::object_name(&name.name, 0);
+    match pool.attribute(&first, INCOMPLETE, INCOMPLETE_MAX) {
+        Ok(_) => Ok(true),
+        Err(error) if is(&error, Errno::ENODATA) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+// --- out of the cluster
+// ----------------------------------------------------------------------------------------------
+
+fn get(session: &mut Session<'_>, (source, name): (&Path, &Name), target: &Path) -> Step<()> {
+    let failed = |error: Error| cannot("opening", source, &error);
+    let pool = pool_of(name).map_err(failed)?;
+    let object = open_to_read(&pool, name).map_err(failed)?;
+    if !session.options.incomplete && is_incomplete(&pool, name).map_err(failed)? {
+        let cause = "the copy that made it was interrupted, and it is not complete";
+        let remedy = "copy it again, or read what there is with --incomplete";
+        return Err(Failure::of_rule("opening", source, cause, remedy).into());
+    }
+    let size = object.size().map_err(failed)?;
+    let place = place::of_file(target, session.options.open_as())?;
+    match place.existing {
+        Existing::Device(_) | Existing::Striped(_) => {
+            let cause = "a striped object is copied to a plain file only";
+            let remedy = "copy it to a plain file, and that to this one";
+            Err(Failure::of_rule("writing", &place.entry.path(), cause, remedy).into())
+        }
+        Existing::File(_) | Existing::Link | Existing::Nothing => {
+            let source = Source { object: &object, path: source, size };
+            replace(session, &source, &place.entry)?;
+            Ok(place.entry.dir.flush()?)
+        }
+    }
+}
+
+struct Source<'a> {
+    object: &'a striper::File,
+    path: &'a Path,
+    size: u64,
+}
+
+impl Source<'_> {
+    /// Reads a whole chunk.
+    fn read(&self, offset: u64, chunk: &mut [u8]) -> Result<(), Failure> {
+        let read = self.object.read_at(offset, chunk);
+        let read = read.map_err(|error| cannot("reading", self.path, &error))?;
+        if read == chunk.len() {
+            return Ok(());
+        }
+        let cause =
+            format!("it ends at byte {}: another client truncated it", offset + len_of(read));
+        Err(Failure::of_rule("reading", self.path, &cause, "copy it again"))
+    }
+}
+
+/// Copies into a temporary, which becomes the target.
+fn replace(session: &mut Session<'_>, source: &Source<'_>, target: &Entry) -> Step<()> {
+    let Some(temporary) = Unrecorded::make(target)? else {
+        let cause = "the temporary of another copy to this name is there";
+        let remedy = "wait for that copy; if there is none, remove the temporary";
+        return Err(Failure::of_rule("writing", &target.path(), cause, remedy).into());
+    };
+    match fill(session, source, &temporary, target) {
+        Ok(passed) => {
+            temporary.publish(target)?;
+            session.count_bytes(source.size, &passed);
+            Ok(())
+        }
+        Err(stop) => {
+            temporary.discard();
+            Err(stop)
+        }
+    }
+}
+
+fn fill(
+    session: &mut Session<'_>,
+    source: &Source<'_>,
+    temporary: &Unrecorded,
+    target: &Entry,
+) -> Step<Passed> {
+    let path = target.path();
+    let failed = |error: diopter::Error| Failure::of_engine("writing", &path, &error);
+    let fd = temporary.as_fd().try_clone_to_owned();
+    let fd = fd.map_err(|error| Failure::of_io("writing", &path, &error))?;
+    let file = File::try_from(fd).map_err(failed)?;
+    file.set_len(source.size).map_err(failed)?;
+    let read = |offset, chunk: &mut [u8]| source.read(offset, chunk);
+    let mut write = |offset, chunk: &[u8]| file.write_all_at(chunk, offset).map_err(failed);
+    let hash = pass(session, (Pass::Copy, source.path, source.size), &read, &mut write)?;
+    let mode = Mode::from_bits_truncate(session.new_mode(&target.dir, 0o666, 0o666));
+    rustix::fs::fchmod(temporary.as_fd(), mode)
+        .map_err(|errno| Failure::of_errno("setting the permissions", &path, errno.into()))?;
+    file.sync_all().map_err(|error| Failure::of_engine("flushing", &path, &error))?;
+    let read_back = |offset, chunk: &mut [u8]| {
+        let read = file.read_exact_at(chunk, offset);
+        read.map_err(|error| Failure::of_engine("reading back", &path, &error))
+    };
+    verify(session, (&path, source.size), hash, &read_back)?;
+    session.check_stop()?;
+    Ok(passed_of(source.size, hash))
+}
+
+// --- into the cluster
+// ----------------------------------------------------------------------------------------------
+
+fn put(session: &mut Session<'_>, source: &Path, (target, name): (&Path, &Name)) -> Step<()> {
+    let opening = |error: diopter::Error| Failure::of_engine("opening", source, &error);
+    let file = File::options().read(true).striped(true).open(source).map_err(opening)?;
+    let metadata = file.metadata().map_err(opening)?;
+    let size = file.size().map_err(opening)?;
+    let failed = |error: Error| cannot("writing", target, &error);
+    let pool = pool_of(name).map_err(failed)?;
+    let (object, is_new) = create_or_open(session, &pool, (target, name), size)?;
+    let input = Input { file: &file, metadata: &metadata, path: source, size };
+    if !is_new {
+        session.begin_in_place(target);
+    }
+    let done = write(session, &input, (&object, target));
+    let done = done.and_then(|passed| {
+        let first = striper::object_name(&name.name, 0);
+        if is_new {
+            pool.remove_attribute(&first, INCOMPLETE).map_err(failed)?;
+        }
+        Ok(passed)
+    });
+    match done {
+        Ok(passed) => {
+            session.begin_objects();
+            session.count_bytes(size, &passed);
+            Ok(())
+        }
+        Err(stop) if is_new => {
+            remove(&pool, name, object.layout(), size);
+            Err(stop)
+        }
+        Err(stop) => Err(stop),
+    }
+}
+
+/// Creates the object with the mark, or opens the one that exists.
+fn create_or_open(
+    session: &Session<'_>,
+    pool: &Pool,
+    (target, name): (&Path, &Name),
+    size: u64,
+) -> Step<(striper::File, bool)> {
+    let failed = |error: Error| cannot("writing", target, &error);
+    let refused = |cause: &str, remedy: &str| -> Step<(striper::File, bool)> {
+        Err(Failure::of_rule("writing", target, cause, remedy).into())
+    };
+    let how = Open::new(Access::Write);
+    let marks = [(INCOMPLETE, &b"1"[..])];
+    let layout = Layout::default();
+    match striper::File::create_marked(pool, &name.name, layout, how.lease, &marks) {
+        Ok(object) => return Ok((object, true)),
+        Err(error) if is(&error, Errno::EEXIST) => {}
+        Err(error) => return Err(failed(error).into()),
+    }
+    if !session.options.overwrite {
+        let cause = "it exists, and its content would be lost";
+        return refused(cause, "name a new object, or write it in place with --overwrite");
+    }
+    let object = striper::File::open(pool, &name.name, &how).map_err(failed)?;
+    let there = object.size().map_err(failed)?;
+    if there > size {
+        let cause = format!("it has {there} bytes, and would keep those after the first {size}");
+        return refused(&cause, "remove it with `rados --striper rm`, and copy again");
+    }
+    Ok((object, false))
+}
+
+struct Input<'a> {
+    file: &'a File,
+    metadata: &'a Metadata,
+    path: &'a Path,
+    size: u64,
+}
+
+impl Input<'_> {
+    fn is_unchanged(&self) -> bool {
+        let stamp = |it: &Metadata| (it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec());
+        let now = self.file.metadata().ok();
+        now.is_some_and(|now| stamp(&now) == stamp(self.metadata))
+    }
+}
+
+fn write(
+    session: &mut Session<'_>,
+    input: &Input<'_>,
+    (object, target): (&striper::File, &Path),
+) -> Step<Passed> {
+    let read = |offset, chunk: &mut [u8]| {
+        let read = input.file.read_exact_at(chunk, offset);
+        read.map_err(|error| Failure::of_engine("reading", input.path, &error))
+    };
+    let mut write = |offset, chunk: &[u8]| {
+        object.write_at(offset, chunk).map_err(|error| cannot("writing", target, &error))
+    };
+    let hash = pass(session, (Pass::Copy, input.path, input.size), &read, &mut write)?;
+    if !input.is_unchanged() {
+        let cause = "it was changed during the copy";
+        let remedy = "end what writes to it, or use a snapshot";
+        return Err(Failure::of_rule("reading", input.path, cause, remedy).into());
+    }
+    let written = Source { object, path: target, size: input.size };
+    let read_back = |offset, chunk: &mut [u8]| written.read(offset, chunk);
+    verify(session, (target, input.size), hash, &read_back)?;
+    Ok(passed_of(input.size, hash))
+}
+
+/// Removes the objects of a copy that did not complete, the first one last: it has the mark. What
+/// cannot be removed keeps that.
+fn remove(pool: &Pool, name: &Name, layout: &Layout, size: u64) {
+    let set = layout.object_size().saturating_mul(layout.stripe_count());
+    let objects = size.div_ceil(set.max(1)).saturating_mul(layout.stripe_count()).max(1);
+    for object in (0..objects).rev() {
+        let gone = pool.remove(&striper::object_name(&name.name, object));
+        let is_gone = gone.as_ref().err().is_none_or(|error| is(error, Errno::ENOENT));
+        if !is_gone {
+            return;
+        }
+    }
+}
+
+// --- both
+// ----------------------------------------------------------------------------------------------
+
+/// A chunk on its way.
+struct Chunk {
+    offset: u64,
+    length: usize,
+    memory: IoBuf,
+}
+
+type Read<'a> = dyn Fn(u64, &mut [u8]) -> Result<(), Failure> + Sync + 'a;
+type Write<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Failure> + 'a;
+
+/// Reads chunk by chunk on another thread, and writes on this one. Returns the hash with
+/// `--verify`.
+fn pass(
+    session: &mut Session<'_>,
+    (pass, path, size): (Pass, &Path, u64),
+    read: &Read<'_>,
+    write: &mut Write<'_>,
+) -> Step<Option<blake3::Hash>> {
+    session.observer().begins(pass, path, size);
+    let mut hash = session.options.verify.then(ContentHash::default);
+    let (give, taken) = sync_channel(CHUNKS_AHEAD);
+    let (give_back, idle) = sync_channel(CHUNKS_AHEAD + 2);
+    for _ in 0..CHUNKS_AHEAD + 2 {
+        let memory = IoBuf::new(CHUNK);
+        let memory = memory.map_err(|error| Failure::of_io("allocating", path, &error.into()))?;
+        give_back.send(memory).expect("the receiver is here");
+    }
+    thread::scope(|scope| {
+        scope.spawn(move || read_chunks(size, read, &idle, &give));
+        // Both channels end with this closure, and with them the thread.
+        let (taken, give_back) = (taken, give_back);
+        let mut position = 0;
+        while position < size {
+            session.check_stop()?;
+            let Chunk { offset, length, memory } = taken.recv().expect("it sends up to the end")?;
+            if let Some(hash) = &mut hash {
+                hash.update(offset, &memory[..length]);
+            }
+            write(offset, &memory[..length])?;
+            session.pace().pay(len_of(length));
+            while !session.pace().is_paid() {
+                session.check_stop()?;
+                session.pace().wait();
+            }
+            position = offset + len_of(length);
+            session.observer().reached(position);
+            // The thread is gone if it needs no more.
+            give_back.send(memory).unwrap_or(());
+        }
+        Ok(hash.map(|hash| hash.finish(size)))
+    })
+}
+
+fn read_chunks(
+    size: u64,
+    read: &Read<'_>,
+    idle: &Receiver<IoBuf>,
+    give: &SyncSender<Result<Chunk, Failure>>,
+) {
+    let mut offset = 0;
+    while offset < size
+        && let Ok(mut memory) = idle.recv()
+    {
+        let length = usize::try_from(size - offset).map_or(CHUNK, |left| left.min(CHUNK));
+        let done = read(offset, &mut memory[..length]);
+        let is_over = done.is_err();
+        if give.send(done.map(|()| Chunk { offset, length, memory })).is_err() || is_over {
+            return;
+        }
+        offset += len_of(length);
+    }
+}
+
+/// With `--verify`, reads what was written and compares.
+fn verify(
+    session: &mut Session<'_>,
+    (target, size): (&Path, u64),
+    source_hash: Option<blake3::Hash>,
+    read: &Read<'_>,
+) -> Step<()> {
+    let Some(source_hash) = source_hash else { return Ok(()) };
+    let target_hash = pass(session, (Pass::Verify, target, size), read, &mut |_, _| Ok(()))?;
+    let target_hash = target_hash.expect("as for the source");
+    if source_hash == target_hash {
+        session.counts.note_verified(target, source_hash, true);
+        return Ok(());
+    }
+    let is_in_place = session.is_in_place();
+    let target = target.to_owned();
+    let mismatch = Mismatch { target, source_hash, target_hash, is_in_place };
+    session.counts.note_mismatch(&mismatch, true);
+    Err(Stop::Differs(mismatch))
+}
+
+fn passed_of(size: u64, hash: Option<blake3::Hash>) -> Passed {
+    let totals = RouteTotals { direct: size, ..RouteTotals::default() };
+    Passed::whole(Moved { reads: totals.clone(), writes: totals, hash })
+}
+
+fn len_of(length: usize) -> u64 {
+    u64::try_from(length).expect("lengths have 64 bits")
+}

@@ -1,0 +1,68 @@
+//! A Ceph cluster of `tools/ceph-mini`, which ends with its owner.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use diopter_skip::{Capability, skip};
+
+/// A running cluster with the pool `data`.
+pub struct Ceph {
+    pub conf: PathBuf,
+    program: Child,
+    /// The cluster ends when it is closed, whatever ends this process.
+    input: Option<ChildStdin>,
+}
+
+impl Ceph {
+    /// Starts a cluster with options of ceph-mini; skips where Ceph is not installed.
+    pub fn start(options: &[&str]) -> Option<Ceph> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let is_installed = |tool: &str| {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&path).any(|dir| dir.join(tool).is_file())
+        };
+        let tools = ["ceph-mon", "ceph-osd", "ceph", "rados"];
+        if let Some(tool) = tools.into_iter().find(|tool| !is_installed(tool)) {
+            skip(Capability::Ceph, format!("{tool} is not installed"));
+            return None;
+        }
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/ceph-mini");
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        // A short path: those of sockets are bounded.
+        let dir = std::env::temp_dir().join(format!("dio-ceph-cp-{}-{number}", std::process::id()));
+        let mut command = Command::new(program);
+        command.args(options).arg(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = command.spawn().expect("bash");
+        let input = program.stdin.take();
+        let mut line = String::new();
+        let stdout = program.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("text");
+        assert!(line.ends_with("/ceph.conf\n"), "ceph-mini printed {line:?}");
+        Some(Ceph { conf: PathBuf::from(line.trim_end()), program, input })
+    }
+
+    /// Runs `rados` on the pool, which must succeed; returns its output.
+    pub fn rados<T: AsRef<OsStr>>(&self, arguments: &[T]) -> Vec<u8> {
+        let output = self.try_rados(arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    }
+
+    /// Runs `rados` on the pool.
+    pub fn try_rados<T: AsRef<OsStr>>(&self, arguments: &[T]) -> Output {
+        let mut command = Command::new("rados");
+        command.env_remove("CEPH_ARGS").arg("-c").arg(&self.conf).args(["--pool", "data"]);
+        command.args(arguments).output().expect("rados")
+    }
+}
+
+impl Drop for Ceph {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // It removes its directory before it ends.
+        self.program.wait().expect("it is this process's child");
+    }
+}
