@@ -169,6 +169,7 @@ fn figure(metric: Metric, value: Option<f64>) -> String {
         }
         Metric::CpuPerIo => format!("{value:.0} ns"),
         Metric::CpuPercent => format!("{value:.2} %"),
+        Metric::DeferredPercent => format!("{value:.1} %"),
         Metric::InstructionsPerIo => format!("{value:.0}"),
         Metric::SwitchesPerIo | Metric::BiosPerIo => format!("{value:.3}"),
     }
