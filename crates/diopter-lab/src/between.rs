@@ -301,7 +301,9 @@ fn measure(
     }
     let kernel = match store.choose(&candidate.choice) {
         Ok(kernel) => kernel,
-        Err(error @ (LabError::Layout { .. } | LabError::NoKernel { .. })) => {
+        Err(
+            error @ (LabError::Layout { .. } | LabError::Unbuilt(_) | LabError::NoKernel { .. }),
+        ) => {
             return skipped(error.to_string(), false);
         }
         Err(error) => return Err(error),

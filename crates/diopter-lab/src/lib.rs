@@ -20,6 +20,7 @@ pub mod kernel;
 mod limited;
 mod deb;
 mod elf;
+mod build_tree;
 mod unpack;
 mod cpio;
 pub mod programs;

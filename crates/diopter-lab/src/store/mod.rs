@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::apt::Apt;
+use crate::build_tree;
 use crate::catalog::{self, Build};
 use crate::choice::Choice;
 use crate::error::LabError;
@@ -211,7 +212,11 @@ impl Store {
         let mut image = None;
         for file in files.iter().filter(|file| !is_package(file)) {
             let facts = fs::metadata(file).map_err(LabError::file("open", file))?;
-            if facts.is_dir() {
+            if let Some(root) = build_tree::of_path(file) {
+                let tree = build_tree::read(&root)?;
+                unpack::add_tree(&mut parts, &tree);
+                image = Some(tree.image);
+            } else if facts.is_dir() {
                 unpack::add_dir(&mut parts, file)?;
             } else {
                 image = Some(fs::canonicalize(file).map_err(LabError::file("open", file))?);
