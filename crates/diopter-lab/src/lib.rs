@@ -41,6 +41,7 @@ pub mod table;
 pub mod listing;
 pub mod bisect;
 pub mod between;
+pub mod check;
 
 pub use choice::Choice;
 pub use error::{BootError, LabError};

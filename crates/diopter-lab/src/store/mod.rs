@@ -4,6 +4,8 @@
 mod cache;
 mod entry;
 
+mod measured;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,7 @@ use crate::watch::{Progress, Watch};
 use cache::{Cache, publish, used_at};
 pub use entry::Programs;
 use entry::{ARCHIVE, PROGRAMS_FORMAT, read_kernel, read_programs, write_json, write_kernel};
+pub use measured::{Key, identity, program};
 
 /// Bytes that the cache may take where nothing else was said.
 pub const CACHE_LIMIT: u64 = 2 << 30;
