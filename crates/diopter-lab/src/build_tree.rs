@@ -291,7 +291,14 @@ mod tests {
                 writeln!(order, "{prefix}drivers/{name}.{ending}").unwrap();
                 made.add(&format!("drivers/{name}.ko"), b"");
             }
-            writeln!(order, "../outside.ko\n/etc/absolute.ko\nnot/built.ko").unwrap();
+            // Names that lead out of the tree, if only to come back, are not followed.
+            made.add("odd.ko", b"");
+            let root = made.0.path();
+            let again = Path::new("..").join(root.file_name().unwrap());
+            for outside in [root, &again] {
+                writeln!(order, "{}/odd.ko", outside.display()).unwrap();
+            }
+            writeln!(order, "not/built.ko").unwrap();
             made.add(ORDER, order.as_bytes());
             let tree = read(made.0.path()).unwrap();
             assert_eq!(tree.release.as_deref(), Some("6.19.0-rc1+"));
