@@ -4,8 +4,8 @@ use diopter_bench::compare::{
     self, CompareError, ComparedRow, Comparison, Metric, Named, Pairing, Settings, Verdict,
 };
 use diopter_bench::document::{
-    Bench, Cell, Column, DirectionSample, Environment, Guest, Job, Latencies, Latency, Percentile,
-    Processor, ReadWrite, Row, Sample, Span,
+    Bench, Cell, Column, Contexts, DirectionSample, Environment, Guest, Job, Latencies, Latency,
+    Percentile, Processor, ReadWrite, Row, Sample, Span,
 };
 use proptest::prelude::*;
 
@@ -216,6 +216,79 @@ fn virtual_rounds_that_repeat_are_judged_from_one() {
     bench.rows[0].cells[1].samples[0].guest = Some(guest);
     let comparison = compare::columns(&bench, &Settings::default());
     assert_eq!(comparison.verdict, Verdict::Inconclusive);
+}
+
+/// One boot of each: deferred completions of 2000, and bios per request.
+fn boots(base: (u64, f64), new: (u64, f64)) -> Bench {
+    let mut bench = pair(&[100.0], &[90.0]);
+    bench.method.is_virtual = true;
+    for (cell, (kworker, bios)) in bench.rows[0].cells.iter_mut().zip([base, new]) {
+        let sample = &mut cell.samples[0];
+        let hardirq = 2000 - kworker;
+        sample.contexts = Some(Contexts { kworker, hardirq, ..Contexts::default() });
+        sample.guest = Some(Guest { bios_per_io: Some(bios), ..Guest::default() });
+    }
+    bench
+}
+
+#[test]
+fn counts_of_one_boot_are_judged_and_its_rate_is_not() {
+    let overall = |base, new| {
+        let comparison = compare::columns(&boots(base, new), &Settings::default());
+        let verdicts: Vec<_> =
+            judged(&comparison).iter().map(|row| (row.metric, row.verdict.unwrap())).collect();
+        let rows = judged(&comparison);
+        assert!(rows.iter().all(|row| row.pairing == Pairing::Exact), "{rows:?}");
+        (verdicts, comparison.verdict)
+    };
+    let (bios, deferred) = (Metric::BiosPerIo, Metric::DeferredPercent);
+    for (base, new, of_bios, of_deferred, of_all) in [
+        ((2000, 1.0), (2000, 1.0), Verdict::Same, Verdict::Same, Verdict::Same),
+        ((0, 1.0), (0, 1.0), Verdict::Same, Verdict::Same, Verdict::Same),
+        ((0, 1.0), (2000, 1.0), Verdict::Same, Verdict::Worse, Verdict::Worse),
+        ((2000, 1.0), (0, 1.0), Verdict::Same, Verdict::Better, Verdict::Better),
+        ((0, 1.0), (0, 2.0), Verdict::Worse, Verdict::Same, Verdict::Worse),
+        ((0, 2.0), (0, 1.0), Verdict::Better, Verdict::Same, Verdict::Better),
+        // 19 of 2000 are less than a percentage point, 21 are more.
+        ((0, 1.0), (19, 1.0), Verdict::Same, Verdict::Same, Verdict::Same),
+        ((0, 1.0), (21, 1.0), Verdict::Same, Verdict::Worse, Verdict::Worse),
+    ] {
+        let expected = (vec![(bios, of_bios), (deferred, of_deferred)], of_all);
+        assert_eq!(overall(base, new), expected, "{base:?} {new:?}");
+    }
+    let asked = Settings { metrics: vec![Metric::Iops], ..Settings::default() };
+    let comparison = compare::columns(&boots((0, 1.0), (0, 1.0)), &asked);
+    assert_eq!(comparison.verdict, Verdict::Inconclusive);
+    let reason = &judged(&comparison)[0].reason;
+    assert!(reason.contains("--repeat 2"), "{reason}");
+}
+
+#[test]
+fn counts_that_differ_between_boots_or_that_one_side_lacks_are_not_exact() {
+    let mut bench = boots((2000, 1.0), (2000, 1.0));
+    let cell = &mut bench.rows[0].cells[1];
+    let mut other = Sample { round: 1, ..cell.samples[0].clone() };
+    other.contexts = Some(Contexts { kworker: 1000, hardirq: 1000, ..Contexts::default() });
+    cell.samples.push(other);
+    let deferred = |bench: &Bench| {
+        let comparison = compare::columns(bench, &Settings::default());
+        let row = judged(&comparison).into_iter().find(|row| row.metric.is_share()).unwrap();
+        (row.verdict, row.reason.clone())
+    };
+    let expected = (Some(Verdict::Inconclusive), "it differs between boots".to_owned());
+    assert_eq!(deferred(&bench), expected);
+    bench.rows[0].cells[1].samples.clear();
+    let expected = (Some(Verdict::Inconclusive), "only one of them has it".to_owned());
+    assert_eq!(deferred(&bench), expected);
+}
+
+#[test]
+fn counts_of_a_real_machine_are_not_judged_by_default() {
+    let mut bench = boots((0, 1.0), (2000, 2.0));
+    bench.method.is_virtual = false;
+    let comparison = compare::columns(&bench, &Settings::default());
+    let metrics: Vec<Metric> = judged(&comparison).iter().map(|row| row.metric).collect();
+    assert_eq!((metrics, comparison.verdict), (vec![Metric::Iops], Verdict::Inconclusive));
 }
 
 #[test]

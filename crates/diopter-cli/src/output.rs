@@ -27,6 +27,10 @@ pub const RUN_FAILED: u8 = 125;
 pub const NOT_RUN: u8 = 126;
 /// The program of `dio run` was not found.
 pub const UNKNOWN: u8 = 127;
+/// `dio lab check` has no verdict: git bisect skips the revision.
+pub const UNKNOWN_VERDICT: u8 = 125;
+/// `dio lab check` itself failed: git bisect stops.
+pub const STOPS_BISECTION: u8 = 128;
 /// The reader went away (`dio probe | head`): the status of a program that SIGPIPE ended.
 const READER_GONE: u8 = 128 + 13;
 

@@ -103,6 +103,41 @@ fn the_text_is_as_it_was() {
     assert_data_eq!(shown.concat(), file!["golden/compare-report.txt"].raw());
 }
 
+/// A document of `dio lab run --rw randwrite`, one boot, as it was recorded.
+fn lab(series: &str) -> String {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    data.join(format!("lab-{series}.json")).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn documents_of_the_lab_are_judged_by_their_counts_from_one_boot() {
+    let place = Place::new();
+    let (deferred, inline) = (lab("6.1"), lab("7.2"));
+    for (base, new, status, verdict) in [
+        (&deferred, &deferred, 0, "same (2 same; floor 1 %)"),
+        (&inline, &inline, 0, "same (2 same; floor 1 %)"),
+        (&deferred, &inline, 0, "better (1 better, 1 same; floor 1 %)"),
+        (&inline, &deferred, 1, "worse (1 worse, 1 same; floor 1 %)"),
+    ] {
+        let report = place.run(&format!("compare {base} {new}"));
+        assert_eq!((report.status, report.stderr.as_str()), (status, ""), "{}", report.stdout);
+        assert_eq!(report.stdout.lines().last(), Some(verdict), "{}", report.stdout);
+        assert!(!report.stdout.contains("at different times"), "{}", report.stdout);
+    }
+    let report = place.run(&format!("compare --json {inline} {deferred}"));
+    let document: Value = serde_json::from_str(&report.stdout).unwrap();
+    let schema: Value = serde_json::from_str(&place.run("schema compare").stdout).unwrap();
+    assert_eq!(json_schema::mismatch(&schema, &document), None);
+    let rows = document["rows"].as_array().unwrap();
+    let share = rows.iter().find(|row| row["metric"] == "deferred-percent").unwrap();
+    assert_eq!((&share["base_value"], &share["value"]), (&0.0.into(), &100.0.into()));
+    assert_eq!((&share["verdict"], &share["pairing"]), (&"worse".into(), &"exact".into()));
+
+    let report = place.run(&format!("compare --metric iops {deferred} {deferred}"));
+    assert_eq!(report.status, 3, "{}", report.stdout);
+    assert!(report.stdout.contains("--repeat 2"), "{}", report.stdout);
+}
+
 #[test]
 fn no_line_is_wider_than_the_terminal_and_the_verdict_is_kept() {
     let place = Place::new();

@@ -16,7 +16,6 @@ use crate::run::{self, Lab};
 use crate::store::Store;
 use crate::version;
 use diopter_bench::document::{Job, Sample};
-use diopter_bench::number::float;
 
 /// A figure of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -119,12 +118,7 @@ impl Metric {
     #[must_use]
     pub fn of(self, sample: &Sample) -> Option<f64> {
         match self {
-            Metric::Contexts => {
-                let contexts = sample.contexts.as_ref()?;
-                let kworker = contexts.kworker;
-                let all = contexts.hardirq + contexts.softirq + contexts.task + kworker;
-                (all > 0).then(|| float(kworker) * 100.0 / float(all))
-            }
+            Metric::Contexts => sample.contexts.as_ref()?.deferred_percent(),
             Metric::Iops => {
                 let directions = [&sample.read, &sample.write].into_iter().flatten();
                 let iops: f64 = directions.map(|direction| direction.iops).sum();
@@ -307,7 +301,9 @@ fn measure(
     }
     let kernel = match store.choose(&candidate.choice) {
         Ok(kernel) => kernel,
-        Err(error @ (LabError::Layout { .. } | LabError::NoKernel { .. })) => {
+        Err(
+            error @ (LabError::Layout { .. } | LabError::Unbuilt(_) | LabError::NoKernel { .. }),
+        ) => {
             return skipped(error.to_string(), false);
         }
         Err(error) => return Err(error),

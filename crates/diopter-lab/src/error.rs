@@ -44,6 +44,9 @@ pub enum LabError {
         /// The missing part.
         lacks: String,
     },
+    /// A kernel of the user that was not built, or not as a guest needs it: what lacks, and what
+    /// builds it.
+    Unbuilt(String),
     /// The words for a kernel that mean nothing.
     Choice(String),
     /// The emulator.
@@ -87,7 +90,7 @@ impl fmt::Display for LabError {
                 "{package} has no {lacks}: its layout is not the known one; take another version, \
                  or name the kernel's files as IMAGE:MODULES"
             ),
-            LabError::Choice(what) => f.write_str(what),
+            LabError::Unbuilt(what) | LabError::Choice(what) => f.write_str(what),
             LabError::Machine(error) => error.fmt(f),
             LabError::Stopped => f.write_str("stopped"),
         }

@@ -73,7 +73,7 @@ impl fmt::Display for MissingModule {
         if !self.needed_by.is_empty() {
             write!(f, ", which {} needs", self.needed_by)?;
         }
-        f.write_str(" in this kernel's packages")
+        f.write_str(" in this kernel")
     }
 }
 
@@ -194,7 +194,7 @@ mod tests {
     fn a_missing_need_is_named_with_what_needs_it() {
         let set = set(&[("xfs", &["libcrc32c"])], &["ext4"]);
         let missing = set.load_order(&["ext4", "xfs"]).unwrap_err();
-        let expected = "no module libcrc32c, which xfs needs in this kernel's packages";
+        let expected = "no module libcrc32c, which xfs needs in this kernel";
         assert_eq!(missing.to_string(), expected);
         assert_eq!(set.presence("vfat"), Presence::Absent);
     }

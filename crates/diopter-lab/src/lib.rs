@@ -20,6 +20,7 @@ pub mod kernel;
 mod limited;
 mod deb;
 mod elf;
+mod build_tree;
 mod unpack;
 mod cpio;
 pub mod programs;
@@ -40,6 +41,7 @@ pub mod table;
 pub mod listing;
 pub mod bisect;
 pub mod between;
+pub mod check;
 
 pub use choice::Choice;
 pub use error::{BootError, LabError};

@@ -1,6 +1,11 @@
 //! Bounds on what compressed input may become: a small package is not to fill the memory.
 
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::OFlags;
 
 /// No part of a package that the lab reads is larger.
 const OUTPUT_MAX: u64 = 2 << 30;
@@ -12,6 +17,23 @@ const OUTPUT_MIN: u64 = 16 << 20;
 /// Bytes that `compressed` bytes may become.
 pub fn output_max(compressed: u64) -> u64 {
     compressed.saturating_mul(RATIO_MAX).clamp(OUTPUT_MIN, OUTPUT_MAX)
+}
+
+/// Reads a file of at most `max` bytes. A pipe or a device is refused, and not waited for.
+pub fn read_file(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let mut options = File::options();
+    options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut content = Vec::new();
+    let count = file.take(max.saturating_add(1)).read_to_end(&mut content)?;
+    if u64::try_from(count).map_err(io::Error::other)? > max {
+        let cause = format!("it has more than {max} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, cause));
+    }
+    Ok(content)
 }
 
 /// A reader that fails, where `take` would end as if all had been read.

@@ -55,9 +55,9 @@ pub fn check(path: &Path) -> Result<(), LabError> {
 pub fn read(path: &Path, digest: Option<&str>) -> io::Result<Vec<u8>> {
     let mut options = File::options();
     options.read(true);
-    if digest.is_some() {
-        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-    }
+    // The name may be a pipe's, whose opening would wait for a writer.
+    let links = if digest.is_some() { OFlags::NOFOLLOW } else { OFlags::empty() };
+    options.custom_flags((links | OFlags::NONBLOCK).bits().cast_signed());
     let file = options.open(path)?;
     let found = file.metadata()?;
     if !found.is_file() || found.len() > FILE_MAX {

@@ -1,16 +1,18 @@
 //! From packages, or a directory of the user, to a kernel's image and the modules that jobs
 //! need: uncompressed, without signatures, with what each of them needs.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::build_tree::Tree;
 use crate::deb;
 use crate::elf;
 use crate::error::LabError;
 use crate::kernel::{Module, ModuleSet, canonical};
-use crate::limited::Limited;
+use crate::limited::{self, Limited};
 
 /// The modules that jobs ask for; those that they need come with them.
 const WANTED: [&str; 30] = [
@@ -50,6 +52,10 @@ const DICTIONARY_KIB_MAX: u32 = 256 << 10;
 /// The kernel's image in the directory of an unpacked kernel.
 pub const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
+/// A module of a build with all debugging information is smaller.
+const MODULE_MAX: u64 = 256 << 20;
+/// No list of modules is larger.
+const LIST_MAX: u64 = 16 << 20;
 
 /// The parts of a kernel, still compressed.
 #[derive(Debug, Default)]
@@ -58,9 +64,17 @@ pub struct Parts {
     pub image: Option<Vec<u8>>,
     /// The output of `uname -r`: from the image's name or its directory of modules.
     pub release: Option<String>,
-    /// Modules by name: the file's name, and its bytes.
-    modules: BTreeMap<String, (String, Vec<u8>)>,
+    /// Modules by name: the file's name, and its content.
+    modules: BTreeMap<String, (String, Content)>,
     built_in: BTreeSet<String>,
+}
+
+/// The content of a module: a build has thousands, of which a job needs a few.
+#[derive(Debug)]
+enum Content {
+    Held(Vec<u8>),
+    /// Read when it is needed.
+    At(PathBuf),
 }
 
 /// Takes a kernel's parts out of packages.
@@ -95,8 +109,7 @@ pub fn add_dir(parts: &mut Parts, dir: &Path) -> Result<(), LabError> {
             if kind.is_dir() {
                 dirs.push(path);
             } else if kind.is_file() && is_part(&name) {
-                let content = fs::read(&path).map_err(LabError::file("read", &path))?;
-                parts.take(&name, content);
+                parts.take_file(&name, path)?;
             }
         }
     }
@@ -114,7 +127,33 @@ fn module_name(file: &str) -> Option<String> {
     matches!(rest, "" | ".xz" | ".zst" | ".gz").then(|| canonical(name))
 }
 
+/// Takes the modules of a build tree.
+pub fn add_tree(parts: &mut Parts, tree: &Tree) {
+    parts.release.clone_from(&tree.release);
+    parts.built_in.extend(tree.built_in.iter().cloned());
+    parts.modules.extend(tree.modules.iter().map(|(name, path)| {
+        let file = format!("{name}.ko");
+        (name.clone(), (file, Content::At(path.clone())))
+    }));
+}
+
 impl Parts {
+    /// Takes a file of a directory; a module's content is read when it is needed.
+    fn take_file(&mut self, name: &str, path: PathBuf) -> Result<(), LabError> {
+        let file = name.rsplit('/').next().unwrap_or(name);
+        let max = if file == "modules.builtin" { LIST_MAX } else { MODULE_MAX };
+        if let Some(module) = module_name(file) {
+            if let Some(release) = release_of(name) {
+                self.release.get_or_insert(release);
+            }
+            self.modules.insert(module, (file.to_owned(), Content::At(path)));
+            return Ok(());
+        }
+        let content = limited::read_file(&path, max).map_err(LabError::file("read", &path))?;
+        self.take(name, content);
+        Ok(())
+    }
+
     fn take(&mut self, path: &str, content: Vec<u8>) {
         let file = path.rsplit('/').next().unwrap_or(path);
         if let Some(release) = release_of(path) {
@@ -129,7 +168,7 @@ impl Parts {
             let names = lines.lines().filter_map(|line| line.rsplit('/').next());
             self.built_in.extend(names.filter_map(module_name));
         } else if let Some(name) = module_name(file) {
-            self.modules.insert(name, (file.to_owned(), content));
+            self.modules.insert(name, (file.to_owned(), Content::Held(content)));
         }
     }
 
@@ -149,7 +188,14 @@ impl Parts {
                 continue;
             }
             let layout = |lacks: String| LabError::Layout { package: package.to_owned(), lacks };
-            let content = unpacked(file, packed)
+            let packed = match packed {
+                Content::Held(content) => Cow::Borrowed(&content[..]),
+                Content::At(path) => {
+                    let read = limited::read_file(path, MODULE_MAX);
+                    Cow::Owned(read.map_err(LabError::file("read", path))?)
+                }
+            };
+            let content = unpacked(file, &packed)
                 .map_err(|error| layout(format!("readable module {file} ({error})")))?;
             let content = elf::without_signature(&content);
             let needs = elf::module_needs(content)

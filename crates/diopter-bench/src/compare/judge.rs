@@ -20,6 +20,8 @@ pub struct Match<'a> {
     pub new: (usize, &'a Cell),
     /// How their rounds are paired.
     pub pairing: Pairing,
+    /// True if both are from an emulator, whose counts repeat exactly.
+    pub is_virtual: bool,
     /// Pairs of cells of this job in duplicate columns: A/A rounds.
     pub duplicates: Vec<(&'a Cell, &'a Cell)>,
 }
@@ -31,6 +33,8 @@ pub struct Draft {
     estimate: Option<Estimate>,
     /// The run's reason for a missing estimate.
     failure: Option<String>,
+    /// True if both are from an emulator.
+    is_virtual: bool,
 }
 
 /// The figures of two cells: of pairs, or of all rounds of each.
@@ -39,13 +43,12 @@ struct Figures {
     new: Vec<f64>,
 }
 
-/// Returns all rows of a match, judged and informative. If `judged` is empty, the job's own metric
-/// is judged.
+/// Returns all rows of a match, judged and informative. If `judged` is empty, those are judged that
+/// the rounds can decide.
 pub fn rows(found: &Match<'_>, judged: &[Metric], rule: &Rule) -> Vec<Draft> {
-    let own = [Metric::of_job(found.job)];
+    let own = own_metrics(found);
     let judged = if judged.is_empty() { &own[..] } else { judged };
-    let samples = found.base.1.samples.iter().chain(&found.new.1.samples);
-    let is_mixed = samples.fold([false; 2], |seen, sample| {
+    let is_mixed = found.samples().fold([false; 2], |seen, sample| {
         [seen[0] || sample.read.is_some(), seen[1] || sample.write.is_some()]
     }) == [true; 2];
     let directions: &[Option<Direction>] = &[None, Some(Direction::Read), Some(Direction::Write)];
@@ -63,26 +66,69 @@ pub fn rows(found: &Match<'_>, judged: &[Metric], rule: &Rule) -> Vec<Draft> {
     drafts
 }
 
+/// Returns the metrics to judge by default: the job's own one, and under emulation the counts too.
+/// One boot does not show whether a rate repeats: then the counts alone decide.
+fn own_metrics(found: &Match<'_>) -> Vec<Metric> {
+    let is_known = |metric: &Metric| {
+        found.samples().any(|sample| metric.value(found.job, sample, None).is_some())
+    };
+    let counts = Metric::ALL.into_iter().filter(|metric| metric.is_count() && is_known(metric));
+    let mut metrics: Vec<Metric> = counts.filter(|_| found.is_virtual).collect();
+    let is_single = found.base.1.samples.len().min(found.new.1.samples.len()) <= 1;
+    if metrics.is_empty() || found.pairing == Pairing::Exact || !is_single {
+        metrics.push(Metric::of_job(found.job));
+    }
+    metrics
+}
+
+impl Match<'_> {
+    fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.base.1.samples.iter().chain(&self.new.1.samples)
+    }
+
+    /// Returns how the rounds are paired for a metric. Counts of an emulator that do not vary
+    /// between boots are exact.
+    fn pairing_of(&self, metric: Metric) -> Pairing {
+        let varies = |cell: &Cell| {
+            let mut all = cell.samples.iter().map(|sample| metric.value(self.job, sample, None));
+            all.next().is_some_and(|first| all.any(|other| other != first))
+        };
+        let is_exact = self.is_virtual && metric.is_count();
+        if is_exact && !varies(self.base.1) && !varies(self.new.1) {
+            Pairing::Exact
+        } else {
+            self.pairing
+        }
+    }
+}
+
 fn draft(
     found: &Match<'_>,
     (metric, direction): (Metric, Option<Direction>),
     is_judged: bool,
     rule: &Rule,
 ) -> Draft {
+    let pairing = found.pairing_of(metric);
     let of = |metric: Metric| move |sample: &Sample| metric.value(found.job, sample, direction);
     let mut measured = metric;
-    let mut figures = figures(found.base.1, found.new.1, found.pairing, of(metric));
+    let mut figures = figures(found.base.1, found.new.1, pairing, of(metric));
     // Both sides have to have the same latency.
-    if let (Some(clat), None) = (metric.as_clat(), ratio_of(&figures, found.pairing)) {
+    if let (Some(clat), None) = (metric.as_clat(), ratio_of(&figures, pairing)) {
         measured = clat;
-        figures = self::figures(found.base.1, found.new.1, found.pairing, of(clat));
+        figures = self::figures(found.base.1, found.new.1, pairing, of(clat));
     }
     let value = of(measured);
     let name = format!("{} {} {} {direction:?}", found.job_index, found.new.0, metric.name());
     let mut prng = Prng::new(rule.seed).fork(&name);
-    let estimate = estimate(&figures, found.pairing, rule, is_judged.then_some(&mut prng));
+    let estimate = if metric.is_share() {
+        points(&figures, pairing)
+    } else {
+        estimate(&figures, pairing, rule, is_judged.then_some(&mut prng))
+    };
+    // The change of a share is not a ratio.
+    let ratios = estimate.filter(|_| !metric.is_share());
     let between = |width: f64| {
-        let center = estimate.map_or(0.0, |estimate| estimate.center);
+        let center = ratios.map_or(0.0, |estimate| estimate.center);
         Interval { low: (center - width).exp(), high: (center + width).exp() }
     };
     let levels = levels(rule);
@@ -103,10 +149,10 @@ fn draft(
             base_value: median(figures.base.iter().copied()),
             rounds: u32::try_from(figures.new.len()).unwrap_or(u32::MAX),
             base_rounds: u32::try_from(figures.base.len()).unwrap_or(u32::MAX),
-            pairing: found.pairing,
-            ratio: ratio_of(&figures, found.pairing),
-            interval: estimate.map(|estimate| between(estimate.alarm_width(levels))),
-            same_interval: estimate.map(|estimate| between(estimate.same_width(levels))),
+            pairing,
+            ratio: ratio_of(&figures, pairing),
+            interval: ratios.map(|estimate| between(estimate.alarm_width(levels))),
+            same_interval: ratios.map(|estimate| between(estimate.same_width(levels))),
             noise_floor: found.duplicates.iter().filter_map(noise).max_by(f64::total_cmp),
             p_value: None,
             verdict: is_judged.then_some(Verdict::Inconclusive),
@@ -114,6 +160,7 @@ fn draft(
         },
         estimate,
         failure: failures.into_iter().flatten().next(),
+        is_virtual: found.is_virtual,
     }
 }
 
@@ -175,10 +222,23 @@ fn estimate(
     }
 }
 
-/// Returns the ratio of the typical rounds; with one round each, their exact ratio.
+/// Returns the change of a share that is known exactly, by its percentage points: as with ratios,
+/// the floor is a logarithm.
+fn points(figures: &Figures, pairing: Pairing) -> Option<Estimate> {
+    let (base, new) = (figures.base.first()?, figures.new.first()?);
+    let points = new - base;
+    let change = (points.abs() / 100.0).ln_1p().copysign(points);
+    (pairing == Pairing::Exact).then(|| Estimate::exact(change))
+}
+
+/// Returns the ratio of the typical rounds; with one round each, their exact ratio. To 0 there is
+/// none.
 fn ratio_of(figures: &Figures, pairing: Pairing) -> Option<f64> {
     if let ([base], [new]) = (&figures.base[..], &figures.new[..]) {
-        return Some(new / base);
+        return Some(new / base).filter(|ratio| ratio.is_finite());
+    }
+    if figures.base.iter().chain(&figures.new).any(|figure| *figure <= 0.0) {
+        return None;
     }
     let center = match pairing {
         Pairing::Interleaved => estimate::center_of(&log_ratios(figures))?,
@@ -231,12 +291,16 @@ fn verdict_of(draft: &Draft, is_alarm: bool, rule: &Rule) -> (Verdict, String) {
     let Some(estimate) = draft.estimate else {
         return (Verdict::Inconclusive, too_few(draft));
     };
-    let floor = percent(rule.effect_floor);
+    let floor = floor_of(row.metric, rule);
     if is_alarm {
         let is_up = estimate.center > 0.0;
         let is_better = is_up == (row.metric.aim() == Aim::Higher);
         let verdict = if is_better { Verdict::Better } else { Verdict::Worse };
-        return (verdict, format!("the whole interval is beyond the floor of {floor}"));
+        let reason = match row.pairing {
+            Pairing::Exact => format!("they differ by more than the floor of {floor}"),
+            _ => format!("the whole interval is beyond the floor of {floor}"),
+        };
+        return (verdict, reason);
     }
     let width = estimate.same_width(levels(rule));
     if estimate.center.abs() + width <= log_floor(rule.effect_floor) {
@@ -252,6 +316,10 @@ fn too_few(draft: &Draft) -> String {
         (Some(failure), _) => format!("not measured: {failure}"),
         (None, 0) if row.rounds.max(row.base_rounds) > 0 => "only one of them has it".to_owned(),
         (None, 0) => "nothing was measured".to_owned(),
+        (None, _) if row.metric.is_share() => "it differs between boots".to_owned(),
+        (None, 1) if draft.is_virtual => {
+            "one boot does not show that it repeats: measure with --repeat 2".to_owned()
+        }
         (None, least) => {
             let rounds = if least == 1 { "round" } else { "rounds" };
             format!("{least} {rounds}: at least {ROUNDS_MIN} are needed")
@@ -276,6 +344,12 @@ fn uncertainty(row: &ComparedRow, estimate: &Estimate, rule: &Rule) -> String {
             format!("too noisy to rule out {floor}; run more rounds, or raise the floor")
         }
     }
+}
+
+/// Formats the floor of a metric: `1 %`, or `1 percentage points` for a share.
+fn floor_of(metric: Metric, rule: &Rule) -> String {
+    let floor = percent(rule.effect_floor);
+    if metric.is_share() { floor.replace('%', "percentage points") } else { floor }
 }
 
 /// Formats a fraction as `1 %`, `0.25 %`.

@@ -63,6 +63,8 @@ pub enum Metric {
     /// Instructions of the guest per request; virtual machines only.
     InstructionsPerIo,
     BiosPerIo,
+    /// Percent of completions that the kernel deferred to a kworker; virtual machines only.
+    DeferredPercent,
     /// Peak memory of the process, in bytes.
     MemoryPeak,
 }
@@ -93,6 +95,7 @@ named! { Metric {
     SwitchesPerIo => "switches-per-io",
     InstructionsPerIo => "instructions-per-io",
     BiosPerIo => "bios-per-io",
+    DeferredPercent => "deferred-percent",
     MemoryPeak => "memory-peak",
 } }
 
@@ -101,6 +104,19 @@ impl Metric {
     #[must_use]
     pub fn of_job(job: &Job) -> Metric {
         if job.block_bytes >= LARGE_BLOCK_BYTES { Metric::Bandwidth } else { Metric::Iops }
+    }
+
+    /// Returns true if it counts what a kernel does with requests. Under emulation such a figure
+    /// repeats exactly, and does not depend on time.
+    #[must_use]
+    pub fn is_count(self) -> bool {
+        matches!(self, Metric::BiosPerIo | Metric::DeferredPercent)
+    }
+
+    /// Returns true if it is a share in percent, which may be 0 and has no useful ratio.
+    #[must_use]
+    pub fn is_share(self) -> bool {
+        self == Metric::DeferredPercent
     }
 
     /// Returns the direction that is better.
@@ -136,14 +152,14 @@ impl Metric {
     }
 
     /// Returns its value in a round, of one direction or of both together; `None` if it was not
-    /// measured or is 0, to which nothing can be relative.
+    /// measured, or is 0 and no share: nothing is relative to 0.
     #[must_use]
     pub fn value(self, job: &Job, sample: &Sample, direction: Option<Direction>) -> Option<f64> {
         let value = match direction {
             Some(direction) => self.of_direction(sample, sample.direction(direction)?),
             None => self.of_sample(job, sample),
         };
-        value.filter(|value| value.is_finite() && *value > 0.0)
+        value.filter(|value| value.is_finite() && (*value > 0.0 || self.is_share()))
     }
 
     fn of_sample(self, job: &Job, sample: &Sample) -> Option<f64> {
@@ -177,6 +193,10 @@ impl Metric {
             Metric::BiosPerIo => guest
                 .and_then(|guest| guest.bios_per_io)
                 .or_else(|| sample.bios.map(|bios| float(bios) / ios)),
+            Metric::DeferredPercent => {
+                guest?;
+                sample.contexts.as_ref()?.deferred_percent()
+            }
             Metric::MemoryPeak => sample.memory_peak_bytes.map(float),
             _ => None,
         }

@@ -57,6 +57,7 @@ pub fn of_columns(bench: &Bench) -> Sides<'_> {
                 base,
                 new,
                 pairing,
+                is_virtual: bench.method.is_virtual,
                 duplicates,
             });
         }
@@ -112,6 +113,7 @@ impl<'a> Sides<'a> {
         self.add_columns(new, |at| columns.iter().find(|(_, own)| *own == at).map(|(b, _)| *b));
         self.note_document(&new.bench, &new.name);
         self.note_rows(base, new, &rows);
+        let is_virtual = base.bench.method.is_virtual && new.bench.method.is_virtual;
         let mut is_apart = false;
         for (base_row, new_row) in rows {
             let (base_row_data, row) = (&base.bench.rows[base_row], &new.bench.rows[new_row]);
@@ -131,13 +133,14 @@ impl<'a> Sides<'a> {
                 } else {
                     Pairing::Apart
                 };
-                is_apart |= pairing == Pairing::Apart;
+                is_apart |= pairing == Pairing::Apart && !is_virtual;
                 self.matches.push(Match {
                     job_index: base_row,
                     job: &base_row_data.job,
                     base: (*base_column, base_cell),
                     new: (at, cell),
                     pairing,
+                    is_virtual,
                     duplicates: [
                         duplicates(&base.bench, base_row_data),
                         duplicates(&new.bench, row),

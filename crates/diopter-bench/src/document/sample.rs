@@ -181,6 +181,17 @@ pub struct Guest {
     pub is_repeatable: Option<bool>,
 }
 
+impl Contexts {
+    /// Returns the percentage of the kernel's completions that ran in a kworker; `None` if none was
+    /// traced.
+    #[must_use]
+    pub fn deferred_percent(&self) -> Option<f64> {
+        let all: f64 =
+            [self.hardirq, self.softirq, self.task, self.kworker].into_iter().map(float).sum();
+        (all > 0.0).then(|| float(self.kworker) * 100.0 / all)
+    }
+}
+
 impl Sample {
     /// Returns the part in one direction.
     #[must_use]

@@ -57,7 +57,8 @@ impl Judgements {
             }
         }
         let mut cells = vec![vec![None; bench.columns.len()]; bench.rows.len()];
-        for row in &comparison.rows {
+        // The cell shows the ratio of its rate, not of a count, judged or not.
+        for row in comparison.rows.iter().filter(|row| !row.metric.is_count()) {
             let (Some(at), Some(column)) = (row_of[row.job], columns[row.column]) else { continue };
             let cell: &mut Option<Judged> = &mut cells[at][column];
             // The first judged metric, else the first: the job's default metric is first.

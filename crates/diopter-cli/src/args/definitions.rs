@@ -21,7 +21,7 @@ use super::values::{
     self, ABOUT_SIZES, AttributeName, BackendName, BytesProgress, ColorWhen, Document, IoDepth,
     Operation, ReflinkWhen, SparseWhen,
 };
-use crate::output::{RUN_FAILED, TRACE_FAILED, TROUBLE};
+use crate::output::{RUN_FAILED, STOPS_BISECTION, TRACE_FAILED, TROUBLE};
 use crate::size;
 
 const LONG_VERSION: &str =
@@ -375,32 +375,39 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
 }
 
 /// Returns the exit status of a wrong command line. `dio trace` and `dio run` pass on the status of
-/// their command, and have a separate one for their own failures, as env(1) does.
+/// their command, and have a separate one for their own failures, as env(1) does; that of `dio lab
+/// check` stops git bisect.
 pub fn status_of_trouble(words: &[OsString]) -> u8 {
-    match command_of(words).and_then(|word| word.to_str()) {
-        Some("trace") => TRACE_FAILED,
-        Some("run") => RUN_FAILED,
+    match command_of(words) {
+        [Some("trace"), _] => TRACE_FAILED,
+        [Some("run"), _] => RUN_FAILED,
+        [Some("lab"), Some("check")] => STOPS_BISECTION,
         _ => TROUBLE,
     }
 }
 
-/// Returns the command of a line that may be wrong: the first word that is neither an option nor
-/// the value of one.
-fn command_of(words: &[OsString]) -> Option<&OsString> {
+/// Returns the command and subcommand of a line that may be wrong: the first words that are neither
+/// an option nor the value of one.
+fn command_of(words: &[OsString]) -> [Option<&str>; 2] {
     let dio = Cli::command();
     let has_value = |option: &str| {
         let mut options = dio.get_arguments();
         options.any(|known| known.get_long() == Some(option) && known.get_action().takes_values())
     };
     let mut words = words.iter().skip(1);
-    while let Some(word) = words.next() {
-        match word.to_str() {
-            Some(option) if option.strip_prefix("--").is_some_and(has_value) => _ = words.next(),
-            Some(option) if option.starts_with('-') => {}
-            _ => return Some(word),
+    let mut next = || {
+        while let Some(word) = words.next() {
+            match word.to_str() {
+                Some(option) if option.strip_prefix("--").is_some_and(has_value) => {
+                    words.next();
+                }
+                Some(option) if option.starts_with('-') => {}
+                word => return word,
+            }
         }
-    }
-    None
+        None
+    };
+    [next(), next()]
 }
 
 /// Returns how help and errors of the command line are coloured. They are printed before `--color`
@@ -455,9 +462,15 @@ mod tests {
         ] {
             assert_eq!(status_of_trouble(&words(line)), TRACE_FAILED, "{line}");
         }
-        for line in
-            ["dio", "dio cp trace", "dio --color=never cp", "dio tracer", "dio --color trace"]
-        {
+        for line in [
+            "dio lab check",
+            "dio lab check --nonsense",
+            "dio --color never lab --backend threads check --base 6.12 --metric speed",
+            "dio lab check --kernel a --kernel-version 6.1 --base 6.12",
+        ] {
+            assert_eq!(status_of_trouble(&words(line)), STOPS_BISECTION, "{line}");
+        }
+        for line in ["dio", "dio cp trace", "dio --color trace", "dio lab run check", "dio lab"] {
             assert_eq!(status_of_trouble(&words(line)), TROUBLE, "{line}");
         }
     }

@@ -50,6 +50,28 @@ Examples:
   dio lab bisect --good 6.1 --bad 6.12 --metric instructions --rw randread
   dio lab bisect --good v6.9 --bad v6.10 --from ~/builds";
 
+const EXAMPLES_CHECK: &str = "\
+Examples:
+  git bisect start v6.19 v6.18
+  git bisect run sh -c 'make -j8 bzImage modules || exit 125
+    dio lab check --kernel . --base 6.18'
+
+  git bisect run sh -c \\
+    'dio lab check --kernel-version $(cat KERNEL) --base 6.12'";
+
+const USAGE_CHECK: &str = "\
+dio lab check [OPTIONS] --base <KERNEL> --kernel <PATH>
+       dio lab check [OPTIONS] --base <KERNEL> --kernel-version <VERSION>";
+
+const ABOUT_CHECK: &str = "\
+Exit status, as git bisect run expects:
+  0         good: as the base
+  1         bad: completions run in another context, or the figure is worse
+  125       unknown: not built, a driver is missing, or the kernel does not boot; git skips it
+  128       no verdict on any revision: wrong options, no emulator, no network, or a base that \
+            can't be measured; git stops
+  128+n     ended by signal n";
+
 /// Run jobs on real kernels under emulation, with reproducible figures
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{ABOUT_LAB}\n\n{ABOUT_KERNELS}"))]
@@ -64,6 +86,7 @@ pub enum LabCommand {
     Kernels(KernelsArgs),
     Run(RunArgs),
     Bisect(BisectArgs),
+    Check(CheckArgs),
 }
 
 /// List the available kernels, and those in the cache
@@ -179,6 +202,65 @@ pub struct BisectArgs {
     pub json: bool,
 }
 
+/// Check one kernel against a base, for git bisect run
+///
+/// Boots the kernel, runs the job, and compares the metric with that of the base. Without the
+/// network the base must be in the cache. The figures of packaged kernels and of builds are kept in
+/// the cache: a bisection boots its base once, and a kernel that it has seen not at all. Prints one
+/// line with the verdict and both figures.
+#[derive(Debug, Args)]
+#[command(before_long_help = EXAMPLES_CHECK, override_usage = USAGE_CHECK)]
+#[command(after_long_help = format!("{ABOUT_CHECK}\n\n{ABOUT_KERNELS}\n\n{ABOUT_SIZES}"))]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub subject: SubjectArgs,
+    /// The kernel to compare with, as for dio lab run --kernel
+    #[arg(long, value_name = "KERNEL", value_parser = str::parse::<Choice>)]
+    pub base: Choice,
+    /// Metric: context, the percentage of completions deferred to a kworker, where any difference
+    /// is bad; iops, requests per virtual second, and instructions per request, where a worse
+    /// figure is bad
+    #[arg(long, value_name = "METRIC", default_value = "context", value_parser = check_metric())]
+    pub metric: Metric,
+    /// The largest difference that is good; of a context, in percentage points
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = tolerance)]
+    pub tolerance: f64,
+    /// The file system, or raw for the device itself
+    #[arg(long, value_name = "FS", default_value = "ext4", value_parser = file_system())]
+    pub fs: FileSystem,
+    /// fio's I/O pattern
+    #[arg(long, value_name = "RW", default_value = "randwrite", value_parser = read_write())]
+    pub rw: ReadWrite,
+    /// Bytes per request: a multiple of 4k
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = block_bytes)]
+    pub bs: u64,
+    /// fio's engine
+    #[arg(long, value_name = "ENGINE", default_value = "libaio", value_parser = engine())]
+    pub engine: Engine,
+    /// Requests in flight
+    #[arg(long, value_name = "N", default_value = "64")]
+    #[arg(value_parser = value_parser!(u32).range(1..=4096))]
+    pub iodepth: u32,
+    /// Print one JSON document (docs/schema/lab-check.json) on standard output
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub store: StoreArgs,
+}
+
+/// The kernel of a check.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct SubjectArgs {
+    /// The kernel: a bzImage, or a build tree with arch/x86/boot/bzImage, whose modules are taken
+    /// from it
+    #[arg(long, value_name = "PATH")]
+    pub kernel: Option<PathBuf>,
+    /// The kernel of a package: a series, an upstream version or a release
+    #[arg(long, value_name = "VERSION", value_parser = version)]
+    pub kernel_version: Option<String>,
+}
+
 /// Source and cache of the kernels.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Packages and cache")]
@@ -202,6 +284,26 @@ pub struct StoreArgs {
 
 fn metric() -> impl TypedValueParser<Value = Metric> {
     named(&Metric::ALL, Metric::name)
+}
+
+fn check_metric() -> impl TypedValueParser<Value = Metric> {
+    named(&Metric::ALL, |metric| match metric {
+        Metric::Contexts => "context",
+        other => other.name(),
+    })
+}
+
+/// Parses the words for a packaged kernel.
+fn version(text: &str) -> Result<String, String> {
+    match text.parse::<Choice>() {
+        Ok(Choice::Named(name)) => Ok(name),
+        Ok(Choice::Files(_)) => Err("files are named with --kernel".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    super::compare::floor(text).map_err(|message| message.replace("floor", "tolerance"))
 }
 
 fn file_system() -> impl TypedValueParser<Value = FileSystem> {

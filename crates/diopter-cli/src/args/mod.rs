@@ -21,7 +21,7 @@ pub use bench::BenchArgs;
 pub use check::{ReadingArgs, SumArgs, VerifyArgs};
 pub use compare::CompareArgs;
 pub use definitions::{Cli, Command, ExplainArgs, ProbeArgs, color_of, parse, status_of_trouble};
-pub use lab::{BisectArgs, KernelsArgs, LabCommand, RunArgs, StoreArgs};
+pub use lab::{BisectArgs, CheckArgs, KernelsArgs, LabCommand, RunArgs, StoreArgs};
 pub use report::ReportArgs;
 pub use resolved::{CpOptions, Settings, copy_options};
 pub use run::ProgramArgs;

@@ -166,6 +166,8 @@ pub enum Document {
     TraceDiff,
     /// Printed by `dio lab bisect --json`
     LabBisect,
+    /// Printed by `dio lab check --json`
+    LabCheck,
     /// Written by `dio run --json-out`
     Run,
 }

@@ -95,6 +95,7 @@ pub fn schema(document: Document) -> u8 {
         Document::Sum => cmd::sum::json_schema(),
         Document::Verify => cmd::verify::json_schema(),
         Document::LabBisect => cmd::lab::bisect_schema(),
+        Document::LabCheck => cmd::lab::check::json_schema(),
         Document::LabKernels => cmd::lab::kernels_schema(),
         Document::Trace => cmd::trace::json_schema(),
         Document::TraceDiff => cmd::trace::diff_schema(),

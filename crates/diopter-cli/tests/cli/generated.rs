@@ -8,7 +8,7 @@ use snapbox::{Data, assert_data_eq};
 use crate::stdout_of;
 
 /// Every command; the last four are hidden.
-const COMMANDS: [&str; 25] = [
+const COMMANDS: [&str; 26] = [
     "cp",
     "verify",
     "sum",
@@ -30,6 +30,7 @@ const COMMANDS: [&str; 25] = [
     "lab kernels",
     "lab run",
     "lab bisect",
+    "lab check",
     "bench-round",
     "man",
     "completions",
@@ -37,7 +38,7 @@ const COMMANDS: [&str; 25] = [
 ];
 
 /// Every document that has a schema.
-const SCHEMAS: [&str; 12] = [
+const SCHEMAS: [&str; 13] = [
     "bench",
     "compare",
     "cp",
@@ -48,6 +49,7 @@ const SCHEMAS: [&str; 12] = [
     "verify",
     "lab-kernels",
     "lab-bisect",
+    "lab-check",
     "trace",
     "trace-diff",
 ];
@@ -122,6 +124,7 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
         "dio-cp.1",
         "dio-explain.1",
         "dio-lab-bisect.1",
+        "dio-lab-check.1",
         "dio-lab-kernels.1",
         "dio-lab-run.1",
         "dio-lab.1",

@@ -6,6 +6,7 @@
 //! the checks to make. Needs QEMU, and kernel packages or a filled cache; what is missing is
 //! skipped by name.
 
+mod bisect;
 mod checks;
 #[path = "../cp_support/mod.rs"]
 mod cp_support;

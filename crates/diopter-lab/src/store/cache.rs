@@ -28,7 +28,7 @@ impl Cache {
     /// Opens the cache, or makes it.
     pub(super) fn open(root: Option<PathBuf>, limit_bytes: u64) -> Result<Cache, LabError> {
         let root = root.map_or_else(default_cache, Ok)?;
-        let root = trust::prepare(&root, &["apt", "kernels", "programs", "tmp"])?;
+        let root = trust::prepare(&root, &["apt", "kernels", "measured", "programs", "tmp"])?;
         Ok(Cache { root, limit_bytes, in_use: Vec::new() })
     }
 
@@ -103,7 +103,7 @@ impl Cache {
     /// stays.
     pub(super) fn trim(&self) -> Result<(), LabError> {
         let mut entries = Vec::new();
-        for kind in ["kernels", "programs"] {
+        for kind in ["kernels", "measured", "programs"] {
             let dir = self.root.join(kind);
             let found = fs::read_dir(&dir).map_err(LabError::file("open", &dir))?;
             entries.extend(found.filter_map(|entry| Some(entry.ok()?.path())));

@@ -4,11 +4,14 @@
 mod cache;
 mod entry;
 
+mod measured;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::apt::Apt;
+use crate::build_tree;
 use crate::catalog::{self, Build};
 use crate::choice::Choice;
 use crate::error::LabError;
@@ -20,6 +23,7 @@ use crate::watch::{Progress, Watch};
 use cache::{Cache, publish, used_at};
 pub use entry::Programs;
 use entry::{ARCHIVE, PROGRAMS_FORMAT, read_kernel, read_programs, write_json, write_kernel};
+pub use measured::{Key, identity, program};
 
 /// Bytes that the cache may take where nothing else was said.
 pub const CACHE_LIMIT: u64 = 2 << 30;
@@ -211,7 +215,11 @@ impl Store {
         let mut image = None;
         for file in files.iter().filter(|file| !is_package(file)) {
             let facts = fs::metadata(file).map_err(LabError::file("open", file))?;
-            if facts.is_dir() {
+            if let Some(root) = build_tree::of_path(file) {
+                let tree = build_tree::read(&root)?;
+                unpack::add_tree(&mut parts, &tree);
+                image = Some(tree.image);
+            } else if facts.is_dir() {
                 unpack::add_dir(&mut parts, file)?;
             } else {
                 image = Some(fs::canonicalize(file).map_err(LabError::file("open", file))?);

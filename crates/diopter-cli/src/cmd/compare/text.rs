@@ -186,6 +186,7 @@ fn figure(metric: Metric, value: Option<f64>) -> String {
         | Metric::ClatP999 => format!("{:.1} us", value / 1e3),
         Metric::CpuPerIo => format!("{value:.0} ns"),
         Metric::CpuPercent => format!("{value:.2} %"),
+        Metric::DeferredPercent => format!("{value:.1} %"),
         Metric::InstructionsPerIo => format!("{value:.0}"),
         Metric::SwitchesPerIo | Metric::BiosPerIo => format!("{value:.3}"),
     }

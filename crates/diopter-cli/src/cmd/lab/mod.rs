@@ -7,6 +7,8 @@ mod store;
 
 mod run;
 
+pub mod check;
+
 use diopter_lab::between::{self, Bisection, Question};
 use diopter_lab::matrix;
 use diopter_lab::run::Lab;
@@ -14,7 +16,7 @@ use diopter_lab::{BootOptions, LabError, Machine, Progress, listing};
 
 use crate::args::{BisectArgs, KernelsArgs, LabCommand};
 use crate::log;
-use crate::output::{self, DONE, INCONCLUSIVE, Look, TROUBLE};
+use crate::output::{self, DONE, INCONCLUSIVE, Look, STOPS_BISECTION, TROUBLE};
 
 use run::fleet;
 use stop::Stop;
@@ -25,9 +27,10 @@ pub fn run(command: &LabCommand, look: &Look) -> u8 {
         Ok(stop) => stop,
         Err(error) => {
             log::fail("lab", &format!("listen for signals: {error}; try again"));
-            return TROUBLE;
+            return trouble_of(command);
         }
     };
+    let status = trouble_of(command);
     let (command, done) = match command {
         LabCommand::Kernels(args) => ("lab kernels", kernels(args, look, &stop)),
         LabCommand::Run(args) => ("lab run", run::run(args, &stop)),
@@ -35,14 +38,20 @@ pub fn run(command: &LabCommand, look: &Look) -> u8 {
             let found = bisect(args, &stop);
             ("lab bisect", found.map(|found| print(&found, args.json, look)))
         }
+        LabCommand::Check(args) => ("lab check", check::run(args, &stop).map(check::for_git)),
     };
     done.unwrap_or_else(|error| match (&error, stop.exit_status()) {
         (LabError::Stopped, Some(status)) => status,
         _ => {
             log::fail(command, &error.to_string());
-            TROUBLE
+            status
         }
     })
+}
+
+/// Returns the exit status of a command that failed.
+fn trouble_of(command: &LabCommand) -> u8 {
+    if matches!(command, LabCommand::Check(_)) { STOPS_BISECTION } else { TROUBLE }
 }
 
 pub fn kernels_schema() -> schemars::Schema {
