@@ -50,6 +50,13 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         Capability::Fio => fio_runs(),
         Capability::Cc => ["gcc", "make", "pkg-config"].into_iter().try_for_each(installed),
         Capability::Cxx => installed("c++"),
+        Capability::Bash
+        | Capability::Zsh
+        | Capability::Fish
+        | Capability::Man
+        | Capability::Lintian
+        | Capability::Mmdebstrap
+        | Capability::Minisign => installed(capability.name()),
         Capability::Clang => installed("clang"),
         Capability::Lld => installed("ld.lld"),
         Capability::Valgrind => installed("valgrind"),

@@ -11,6 +11,7 @@ mod python;
 mod tools;
 mod deny;
 mod install;
+mod package;
 mod book;
 mod interface;
 mod capability;
@@ -48,6 +49,10 @@ cargo xtask COMMAND
   install [--prefix /usr/local] [--destdir DIR] [--profile release]
                                      build and install dio, its libraries, manual and completions
   uninstall [--prefix /usr/local] [--destdir DIR]   remove what `install` has installed there
+  package deb|tarball [--profile release] [--key FILE]
+                                     build the package of Debian, or the archive with a static dio,
+                                     which minisign signs with the key; into target/dist
+  package check [--profile release]  install, package and try all of it, as root
   suites [--only NAME]... [--quick]  suites of other projects with and without `dio run`, as root
   demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
@@ -91,6 +96,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "python" => python::run(rest),
         "install" => install::run(rest),
         "uninstall" => install::remove(rest),
+        "package" => package::run(rest),
         "suites" => suites::run(rest),
         "suites-inner" => suites::run_inner(rest),
         "demo" => demo::run(rest),

@@ -76,10 +76,17 @@ impl Stage {
         let mut cargo = repo::cargo();
         cargo.args(["build", "--locked", "--profile", &self.profile, "-p", "diopter-cli"]);
         match self.target {
-            Some(target) => cargo.args(["--target", target]),
-            None => cargo.args(["-p", "diopter-preload"]),
-        };
-        cargo.env(LIBDIR, self.prefix.join("lib/diopter"));
+            Some(target) => {
+                // blake3 has assembly, which every compiler of the machine takes.
+                let compiler = format!("CC_{}", target.replace('-', "_"));
+                cargo.args(["--target", target]).env(compiler, "cc").env_remove(LIBDIR);
+                cargo.env("CARGO_ENCODED_RUSTFLAGS", without_paths());
+            }
+            None => {
+                cargo.args(["-p", "diopter-preload"]);
+                cargo.env(LIBDIR, self.prefix.join("lib/diopter"));
+            }
+        }
         must_run(&mut cargo)
     }
 
@@ -163,9 +170,20 @@ impl Stage {
     }
 }
 
-/// Removes what only a debugger needs; the symbols that a linker needs stay.
+/// Flags of rustc: the directories of this machine are not in the program.
+fn without_paths() -> String {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let cargo = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
+    let renamed = [(repo::root(), "diopter"), (cargo, "cargo")];
+    let flags = renamed.map(|(path, to)| format!("--remap-path-prefix={}={to}", path.display()));
+    flags.join("\u{1f}")
+}
+
+/// Removes what only a debugger needs. An archive keeps the symbols that a linker needs.
 fn strip(path: &Path) -> Result<(), String> {
-    repo::output_of(Command::new("strip").args(["--strip-debug", "--"]).arg(path))
+    let is_archive = path.extension().is_some_and(|extension| extension == "a");
+    let option = if is_archive { "--strip-debug" } else { "--strip-unneeded" };
+    repo::output_of(Command::new("strip").args([option, "--"]).arg(path))
         .map(drop)
         .map_err(|error| format!("{error}; install binutils"))
 }
