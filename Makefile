@@ -4,12 +4,16 @@
 SIZE ?= 2G
 ROUNDS ?= 1
 TIME ?= 1800
+PREFIX ?= /usr/local
+DESTDIR ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all suites soak bench peers bless fmt
+.PHONY: help demo test test-all suites soak bench peers bless fmt install uninstall
 
 # What there is to make.
 help:
+	@echo "make install [PREFIX=/usr/local] [DESTDIR=]   dio, its libraries, manual and completions"
+	@echo "make uninstall [PREFIX=...] [DESTDIR=]        removes what was installed there"
 	@echo "make demo   [SIZE=2G] [ROUNDS=1]   copy a file with dio, cp and dd, side by side"
 	@echo "make test                          the quick lanes of CI, under 10 minutes"
 	@echo "make test-all                      all lanes of CI, what .ci/run calls"
@@ -60,3 +64,10 @@ bless:
 # rustfmt over everything.
 fmt:
 	@cargo fmt --all
+
+# Builds as the user who calls it, so root needs cargo in PATH: docs/install.md.
+install:
+	@cargo xtask install --prefix "$(PREFIX)" $(if $(DESTDIR),--destdir "$(abspath $(DESTDIR))")
+
+uninstall:
+	@cargo xtask uninstall --prefix "$(PREFIX)" $(if $(DESTDIR),--destdir "$(abspath $(DESTDIR))")

@@ -53,6 +53,13 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
             ["ceph-mon", "ceph-osd", "ceph", "rados", "setpriv"].into_iter().try_for_each(installed)
         }
         Capability::Cxx => installed("c++"),
+        Capability::Bash
+        | Capability::Zsh
+        | Capability::Fish
+        | Capability::Man
+        | Capability::Lintian
+        | Capability::Mmdebstrap
+        | Capability::Minisign => installed(capability.name()),
         Capability::Clang => installed("clang"),
         Capability::Lld => installed("ld.lld"),
         Capability::Valgrind => installed("valgrind"),

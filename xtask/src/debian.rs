@@ -13,7 +13,7 @@ struct Tool {
     wanted_by: Capability,
 }
 
-const TOOLS: [Tool; 20] = [
+const TOOLS: [Tool; 26] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
@@ -21,6 +21,12 @@ const TOOLS: [Tool; 20] = [
     Tool { name: "mkfs.ext4", package: "e2fsprogs", wanted_by: Capability::Ext4 },
     Tool { name: "mkfs.xfs", package: "xfsprogs", wanted_by: Capability::Xfs },
     Tool { name: "mkfs.btrfs", package: "btrfs-progs", wanted_by: Capability::Btrfs },
+    Tool { name: "zsh", package: "zsh", wanted_by: Capability::Zsh },
+    Tool { name: "fish", package: "fish", wanted_by: Capability::Fish },
+    Tool { name: "man", package: "man-db", wanted_by: Capability::Man },
+    Tool { name: "lintian", package: "lintian", wanted_by: Capability::Lintian },
+    Tool { name: "mmdebstrap", package: "mmdebstrap", wanted_by: Capability::Mmdebstrap },
+    Tool { name: "minisign", package: "minisign", wanted_by: Capability::Minisign },
     Tool { name: "chromium", package: "chromium", wanted_by: Capability::Chromium },
     Tool { name: "qemu-system-x86_64", package: "qemu-system-x86", wanted_by: Capability::Qemu },
     Tool { name: "fio", package: "fio", wanted_by: Capability::Fio },

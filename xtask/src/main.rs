@@ -10,6 +10,8 @@ mod debian;
 mod python;
 mod tools;
 mod deny;
+mod install;
+mod package;
 mod book;
 mod interface;
 mod capability;
@@ -44,6 +46,13 @@ cargo xtask COMMAND
                                      build fio's external engine against the installed fio, or
                                      against the source tree DIR; prints the path of the library
   python [TEST...]                   build, install and test the Python package, or some tests of it
+  install [--prefix /usr/local] [--destdir DIR] [--profile release]
+                                     build and install dio, its libraries, manual and completions
+  uninstall [--prefix /usr/local] [--destdir DIR]   remove what `install` has installed there
+  package deb|tarball [--profile release] [--key FILE]
+                                     build the package of Debian, or the archive with a static dio,
+                                     which minisign signs with the key; into target/dist
+  package check [--profile release]  install, package and try all of it, as root
   suites [--only NAME]... [--quick]  suites of other projects with and without `dio run`, as root
   demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
@@ -85,6 +94,9 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "peers" => peers::run(rest),
         "fio" => fio::run(rest),
         "python" => python::run(rest),
+        "install" => install::run(rest),
+        "uninstall" => install::remove(rest),
+        "package" => package::run(rest),
         "suites" => suites::run(rest),
         "suites-inner" => suites::run_inner(rest),
         "demo" => demo::run(rest),

@@ -28,12 +28,18 @@ pub const BOOK: Tool = Tool {
     ..Tool::new("mdbook", "0.5.4", Some(Capability::Book))
 };
 
+/// cargo-deb, which compresses with the system's programs.
+pub const DEB: Tool = Tool {
+    options: &["--no-default-features"],
+    ..Tool::new("cargo-deb", "3.8.0", Some(Capability::CargoDeb))
+};
+
 /// Random operations on a file. It runs for long, so it is optimised.
 pub const FSX: Tool =
     Tool { is_optimised: true, ..Tool::new("fsx", "0.3.2", Some(Capability::Fsx)) };
 pub const PJDFSTEST: Tool = Tool::new("pjdfstest", "0.2.2", None);
 
-const TOOLS: [Tool; 5] = [DENY, HACK, PUBLIC_API, BOOK, FSX];
+const TOOLS: [Tool; 6] = [DENY, HACK, PUBLIC_API, BOOK, DEB, FSX];
 
 /// A module of Python from PyPI, without what it depends on.
 struct Module {

@@ -11,6 +11,9 @@ pub const LOG: &str = "DIOPTER_LOG";
 /// The library of `dio run`; `--preload` overrides it.
 pub const PRELOAD: &str = "DIOPTER_PRELOAD";
 
+/// The directory of the library of `dio run`, set while `dio` is built.
+pub const LIBDIR: Option<&str> = option_env!("DIOPTER_LIBDIR");
+
 /// Names for users of `dio`.
 const NAMES: [&str; 3] = [BACKEND, LOG, PRELOAD];
 
@@ -24,10 +27,11 @@ pub const RUN_REPORT: &str = "DIOPTER_RUN_REPORT";
 /// Names that `dio run` sets for its program, which may be `dio`.
 const RUN_NAMES: [&str; 3] = [RUN_ALL, RUN_MIN_SIZE, RUN_REPORT];
 
-/// Names that only the tests of this project read; valid, but without effect here.
-const TEST_NAMES: [&str; 8] = [
+/// Names that only builds and tests of this project read; valid, but without effect here.
+const OTHER_NAMES: [&str; 9] = [
     "DIOPTER_CHECK",
     "DIOPTER_HAVE",
+    "DIOPTER_LIBDIR",
     "DIOPTER_ORACLE_COUNT",
     "DIOPTER_OWN_PROCESS",
     "DIOPTER_REQUIRE",
@@ -67,7 +71,7 @@ impl Environment {
                 "NO_COLOR" => environment.has_no_color = is_set,
                 "TERM" => environment.is_dumb = value == "dumb",
                 PRELOAD => {}
-                known if TEST_NAMES.contains(&known) || RUN_NAMES.contains(&known) => {}
+                known if OTHER_NAMES.contains(&known) || RUN_NAMES.contains(&known) => {}
                 unknown if unknown.starts_with("DIOPTER_") => {
                     environment.unknown.push(name.into_owned())
                 }

@@ -10,6 +10,7 @@ mod signals;
 mod size;
 
 mod confine;
+mod preload;
 
 mod args;
 

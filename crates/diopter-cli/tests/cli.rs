@@ -4,6 +4,8 @@
 mod command_output;
 #[path = "cli/generated.rs"]
 mod generated;
+#[path = "cli/installed.rs"]
+mod installed;
 mod json_schema;
 
 use diopter_testkit::env::{Capability, skip};

@@ -52,6 +52,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod child;
+pub mod privilege;
 pub mod errno;
 pub mod fork;
 

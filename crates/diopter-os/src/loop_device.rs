@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 /// Attempts to attach: other processes may take a free number between two calls.
 const TRIES_MAX: usize = 32;
 
-const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 /// Linux 5.8 and later.
-const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 

@@ -49,6 +49,20 @@ capabilities! {
     Threads = "threads",
     /// `/dev/fuse`, and root to mount.
     Fuse = "fuse",
+    /// The shell bash.
+    Bash = "bash",
+    /// The shell zsh.
+    Zsh = "zsh",
+    /// The shell fish.
+    Fish = "fish",
+    /// The program man of man-db.
+    Man = "man",
+    /// lintian, which checks packages of Debian.
+    Lintian = "lintian",
+    /// mmdebstrap, which makes a root of Debian.
+    Mmdebstrap = "mmdebstrap",
+    /// minisign, which signs files.
+    Minisign = "minisign",
     /// A headless Chromium.
     Chromium = "chromium",
     /// An emulator, and Debian's tools to unpack kernels for it.
@@ -65,6 +79,8 @@ capabilities! {
     FioSource = "fio-source",
     /// cargo-deny.
     Deny = "cargo-deny",
+    /// cargo-deb.
+    CargoDeb = "cargo-deb",
     /// cargo-hack.
     Hack = "cargo-hack",
     /// mdBook.

@@ -226,11 +226,26 @@ pub const LANES: &[Lane] = &[
         uses: &[Capability::Fio],
         ..plain("bench-dio", 130, &[test(BENCH_DIO), check(SMOKE_PARITY)])
     },
-    plain(
-        "golden",
-        360,
-        &[test(GOLDEN), test(&["test", "-p", "diopter-copy", "--test", "observer"])],
-    ),
+    Lane {
+        uses: &[Capability::Bash, Capability::Zsh, Capability::Fish, Capability::Man],
+        ..plain(
+            "golden",
+            360,
+            &[test(GOLDEN), test(&["test", "-p", "diopter-copy", "--test", "observer"])],
+        )
+    },
+    Lane {
+        needs: &[
+            Capability::Cc,
+            Capability::Apt,
+            Capability::CargoDeb,
+            Capability::Lintian,
+            Capability::Mmdebstrap,
+            Capability::Minisign,
+        ],
+        is_extra: true,
+        ..plain("packages", 900, &[check(&["xtask", "package", "check"])])
+    },
     Lane {
         name: "kernel",
         budget: 280,

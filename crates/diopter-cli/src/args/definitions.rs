@@ -22,10 +22,7 @@ use super::values::{
     Operation, ReflinkWhen, SparseWhen,
 };
 use crate::output::{RUN_FAILED, STOPS_BISECTION, TRACE_FAILED, TROUBLE};
-use crate::size;
-
-const LONG_VERSION: &str =
-    concat!(env!("CARGO_PKG_VERSION"), "\nbackends: uring, aio, threads, sim");
+use crate::{preload, size};
 
 const ABOUT_STRIPED_TARGETS: &str = "\
 Striped files as targets:
@@ -62,7 +59,6 @@ Exit status:
 #[command(
     name = "dio",
     version,
-    long_version = LONG_VERSION,
     after_long_help = format!("{ABOUT_SIZES}\n\n{ABOUT_ALL}"),
     arg_required_else_help = true,
     max_term_width = 100
@@ -370,7 +366,11 @@ pub struct SchemaArgs {
 /// # Errors
 /// clap's: a wrong command line, or help and version, which are printed instead.
 pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
-    let command = Cli::command().color(color_of(words));
+    let mut command = Cli::command().color(color_of(words));
+    // Not in the definitions: the manual has nothing of the machine that it was made on.
+    if words.iter().any(|word| word == "--version") {
+        command = command.long_version(preload::LONG_VERSION.as_str());
+    }
     Cli::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 

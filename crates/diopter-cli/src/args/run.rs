@@ -58,7 +58,8 @@ pub struct ProgramArgs {
     /// The library, libdiopter_preload.so or libdiopter-preload.so [env: DIOPTER_PRELOAD]
     ///
     /// By default ../lib/diopter/libdiopter-preload.so from the directory of dio, then
-    /// libdiopter_preload.so in that directory.
+    /// libdiopter_preload.so in that directory, then libdiopter-preload.so in the directory that
+    /// was compiled in. Refused where dio has more privileges than its caller.
     #[arg(long, value_name = "FILE")]
     pub preload: Option<PathBuf>,
     /// The program and its arguments; what follows the program is not an option of dio

@@ -1,10 +1,13 @@
 //! Tests of what `dio` generates: help, the version, schemas, man pages, completions.
 
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use diopter_testkit::files::dir;
 use snapbox::{Data, assert_data_eq};
 
+use crate::command_output::Output;
 use crate::stdout_of;
 
 /// Every command; the last four are hidden.
@@ -93,11 +96,32 @@ fn help_fits_eighty_columns() {
 }
 
 #[test]
-fn the_version_tells_the_backends() {
+fn the_version_has_the_backends_and_what_is_installed() {
     let version = env!("CARGO_PKG_VERSION");
-    let long = format!("dio {version}\nbackends: uring, aio, threads, sim\n");
-    assert_eq!(stdout_of(&["--version"]), long);
     assert_eq!(stdout_of(&["-V"]), format!("dio {version}\n"));
+    let dir = dir();
+    let prefix = dir.path().canonicalize().expect("a path");
+    let (bin, lib) = (prefix.join("bin"), prefix.join("lib/diopter"));
+    fs::create_dir_all(&bin).expect("a directory");
+    fs::create_dir_all(&lib).expect("a directory");
+    fs::copy(env!("CARGO_BIN_EXE_dio"), bin.join("dio")).expect("a program");
+    // PREFIX is a directory of this run, and a build may have a directory compiled in.
+    let text = |variables: &[(&str, &Path)], words: &[&str]| {
+        let mut command = Command::new(bin.join("dio"));
+        command.env_remove("DIOPTER_PRELOAD").envs(variables.iter().copied()).args(words);
+        let output = Output::of(&mut command);
+        let text = (output.stdout + &output.stderr).replace(&*prefix.to_string_lossy(), "PREFIX");
+        match option_env!("DIOPTER_LIBDIR") {
+            Some(dir) => text.replace(&format!(", {dir}/libdiopter-preload.so"), ""),
+            None => text,
+        }
+    };
+    let mut whole = text(&[], &["--version"]) + &text(&[], &["run", "--", "true"]);
+    fs::write(lib.join("libdiopter-preload.so"), "").expect("a file");
+    whole += &text(&[], &["--version"]);
+    let other = lib.join("other.so");
+    whole += &text(&[("DIOPTER_PRELOAD", &other)], &["--version"]);
+    assert_data_eq!(whole.replace(version, "VERSION"), golden("tests/golden/version.txt"));
 }
 
 #[test]

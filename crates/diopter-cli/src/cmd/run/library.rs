@@ -1,15 +1,11 @@
-//! Finds libdiopter-preload.so.
+//! Checks libdiopter-preload.so before ld.so is to load it.
 
 use std::path::{Path, PathBuf};
 
 use super::elf::Elf;
 use crate::env;
+use crate::preload::Places;
 use diopter_text::untrusted;
-
-/// Its name where it is installed.
-const INSTALLED: &str = "../lib/diopter/libdiopter-preload.so";
-/// Its name where cargo builds it.
-const BUILT: &str = "libdiopter_preload.so";
 
 /// The library, and what it is for.
 #[derive(Debug)]
@@ -24,15 +20,7 @@ pub struct Library {
 /// # Errors
 /// There is none, or it is not a library that ld.so can load.
 pub fn find(named: Option<&Path>) -> Result<Library, String> {
-    let chosen =
-        named.map(Path::to_owned).or_else(|| std::env::var_os(env::PRELOAD).map(PathBuf::from));
-    let path = match chosen.filter(|path| !path.as_os_str().is_empty()) {
-        Some(path) => path,
-        None => beside_dio().ok_or_else(|| {
-            let name = env::PRELOAD;
-            format!("find libdiopter-preload.so: it is not installed; name it with {name}")
-        })?,
-    };
+    let path = Places::of_this_process(named).find()?;
     let name = untrusted::name(&path);
     let fail = |why: String| format!("load {name}: {why}");
     // ld.so looks a name without a slash up in its own directories.
@@ -46,11 +34,4 @@ pub fn find(named: Option<&Path>) -> Result<Library, String> {
     let elf = Elf::read(&path).map_err(|error| fail(format!("{error}; check the file")))?;
     let elf = elf.ok_or_else(|| fail("not an ELF library; check the path".to_owned()))?;
     Ok(Library { path, elf })
-}
-
-fn beside_dio() -> Option<PathBuf> {
-    let dio = std::env::current_exe().ok()?;
-    let directory = dio.parent()?;
-    let mut places = [INSTALLED, BUILT].iter().map(|name| directory.join(name));
-    places.find(|path| path.is_file())
 }
