@@ -134,6 +134,9 @@ fn a_lock_that_was_broken_is_not_taken_again_and_nothing_is_written() {
     let mut buffer = [0; 9];
     assert_eq!(file.read_at(0, &mut buffer).unwrap(), 4);
     assert!(values(&lock_of(ceph, "broken"), "cookie").is_empty());
+    // No lock keeps its size any more.
+    ceph.must(&["--striper", "truncate", "broken", "2"]);
+    assert_eq!(file.read_at(0, &mut buffer[..4]).unwrap(), 2);
     drop(file);
     File::open(&pool, b"broken", &Open::new(Access::Write)).unwrap().write_at(0, b"more").unwrap();
 }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use diopter_rados::{Completed, Pool, Queue};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
 use crate::cluster::{SOON, ceph, content};
 
@@ -112,6 +114,23 @@ fn drained(queue: &mut Queue) -> Vec<u64> {
     }
     assert_eq!(queue.in_flight(), 0);
     seen
+}
+
+#[test]
+fn a_completion_makes_the_descriptor_readable_until_nothing_is_left_to_take() {
+    let Some(ceph) = ceph() else { return };
+    let mut queue = Queue::new(&ceph.pool()).unwrap();
+    let is_readable = |queue: &Queue, bound: Duration| {
+        let bound = Timespec::try_from(bound).unwrap();
+        poll(&mut [PollFd::new(queue, PollFlags::IN)], Some(&bound)).unwrap() == 1
+    };
+    for round in 0..3 {
+        assert!(!is_readable(&queue, Duration::ZERO));
+        queue.write(round, b"signalled", 0, vec![1; 10]).unwrap();
+        assert!(is_readable(&queue, SOON));
+        assert_eq!(queue.take().unwrap().token, round);
+        assert!(queue.take().is_none());
+    }
 }
 
 #[test]

@@ -151,6 +151,17 @@ fn missing_objects_read_as_zeros_up_to_the_size() {
 }
 
 #[test]
+fn a_file_whose_first_object_is_gone_does_not_read_as_zeros() {
+    let Some(ceph) = ceph() else { return };
+    let pool = ceph.pool();
+    let file = create(&pool, b"beheaded", &Layout::default());
+    file.write_at(0, b"text").unwrap();
+    // Around the lock, as no tool of the striper does.
+    pool.remove(&object_name(b"beheaded", 0)).unwrap();
+    assert_eq!(file.read_at(0, &mut [0; 4]).unwrap_err().errno(), Some(libc::ENOENT));
+}
+
+#[test]
 fn a_file_is_created_once_and_opened_only_if_it_exists() {
     let Some(ceph) = ceph() else { return };
     let pool = ceph.pool();
