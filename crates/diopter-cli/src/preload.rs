@@ -83,7 +83,7 @@ impl Places {
         if self.usual.is_empty() {
             return "no directory is compiled in".to_owned();
         }
-        let names = self.usual.iter().map(|path| untrusted::name(path));
+        let names = self.usual.iter().map(untrusted::name);
         format!("looked in {}", names.collect::<Vec<_>>().join(", "))
     }
 }

@@ -221,7 +221,7 @@ pub const LANES: &[Lane] = &[
             ..test(&["test", "-p", "diopter-core", "--profile", "ci", "--lib", "--", "workers"])
         }],
     ),
-    plain("compare", 120, &[test(COMPARE)]),
+    plain("compare", 80, &[test(COMPARE)]),
     Lane {
         uses: &[Capability::Fio],
         ..plain("bench-dio", 130, &[test(BENCH_DIO), check(SMOKE_PARITY)])
