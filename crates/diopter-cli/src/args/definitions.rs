@@ -130,7 +130,7 @@ pub enum Command {
 /// not kept. With --overwrite, a file in an image is written in place, with content of the same
 /// size, if all of it is allocated, written and not shared.
 ///
-/// rados:[CONF!]POOL[@NAMESPACE]/NAME is a striped object of a Ceph cluster, as `rados --striper`
+/// `rados:[CONF!]POOL[@NAMESPACE]/NAME` is a striped object of a Ceph cluster, as `rados --striper`
 /// has them, by librados (docs/rados.md). A new one is made; an existing one is written in place
 /// with --overwrite.
 #[derive(Debug, Args)]
