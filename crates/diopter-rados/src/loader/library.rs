@@ -124,6 +124,9 @@ impl Opened {
         if handle.is_null() {
             let why = last_error();
             let advice = match path {
+                _ if cfg!(target_feature = "crt-static") => {
+                    "; a static program loads no library: run one that is linked dynamically"
+                }
                 None => "; install librados (Debian's package `librados2`)",
                 Some(_) => "; name another file, or none and install the package `librados2`",
             };
