@@ -12,10 +12,12 @@ use diopter::{Policies, Preset};
 use super::bench::{BenchArgs, BenchRoundArgs};
 use super::check::{SumArgs, VerifyArgs};
 use super::compare::CompareArgs;
+use super::help;
 use super::lab::LabArgs;
 use super::report::ReportArgs;
 use super::run::ProgramArgs;
 use super::stripe::StripeArgs;
+use super::tips;
 use super::trace::TraceArgs;
 use super::values::{
     self, ABOUT_SIZES, AttributeName, BackendName, BytesProgress, ColorWhen, Document, IoDepth,
@@ -30,12 +32,34 @@ Striped files as targets:
   (SIGKILL, power loss) leaves them: dio stripe info lists them, and they can be removed. \
   --resume is refused, --reflink shares no blocks, --sparse works as for any file.";
 
-const EXAMPLES_IMAGES: &str = "\
+const EXAMPLES_CP: &str = "\
 Examples:
+  dio cp --verify big.img /mnt/backup/
+  dio cp -a --progress=always /srv/data /mnt/backup/
+  dio cp --resume big.img /mnt/backup/
   dio cp disk.img::/etc/fstab .
   dio cp -r --verify /dev/sdb1::/home/me saved
   dio cp --overwrite --verify new.bin disk.img::/data.bin
   dio cp --verify disk.img rados:backup/disk.img";
+
+const EXAMPLES: &str = "\
+Examples:
+  dio cp --verify big.img /mnt/backup/
+  dio bench --quick /mnt/data
+  dio trace -p 1234 --duration 10s
+  dio explain read big.img --offset 1000 --length 1M
+  dio help cp";
+
+const EXAMPLES_EXPLAIN: &str = "\
+Examples:
+  dio explain read big.img --offset 1000 --length 1M
+  dio explain write big.img --offset 0 --length 4k --kernel 6.1
+  dio explain read disk.img::/etc/fstab --offset 0 --length 4k";
+
+const EXAMPLES_PROBE: &str = "\
+Examples:
+  dio probe /mnt/data
+  dio probe --json /dev/nvme0n1";
 
 const ABOUT_ALL: &str = "\
 Environment:
@@ -48,7 +72,11 @@ Exit status:
   1  there is a difference: verification failed, or a run is worse
   2  usage or I/O error; the message says what failed, on what, and what to do
   3  inconclusive
-  128+n  ended by signal n, with nothing partial under the final name";
+  128+n  ended by signal n, with nothing partial under the final name
+
+For packages:
+  dio man [COMMAND], dio completions SHELL and dio schema COMMAND print a manual page, the \
+  completions of a shell, and the JSON Schema of what --json prints";
 
 /// Direct I/O on Linux: copy, verify, explain, probe, stripe, bench, compare, trace, lab
 ///
@@ -59,7 +87,7 @@ Exit status:
 #[command(
     name = "dio",
     version,
-    after_long_help = format!("{ABOUT_SIZES}\n\n{ABOUT_ALL}"),
+    after_long_help = format!("{EXAMPLES}\n\n{ABOUT_SIZES}\n\n{ABOUT_ALL}"),
     arg_required_else_help = true,
     max_term_width = 100
 )]
@@ -135,7 +163,7 @@ pub enum Command {
 /// with --overwrite.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = format!("{EXAMPLES_IMAGES}\n\n{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}")
+    after_long_help = format!("{EXAMPLES_CP}\n\n{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}")
 )]
 pub struct CpArgs {
     /// Files, striped files, block devices, IMAGE::/PATH or, with -r, directories to copy
@@ -249,7 +277,7 @@ pub struct CpArgs {
 /// waits, and where the completion runs; then what the kernel does with it. Nothing is read or
 /// written.
 #[derive(Debug, Args)]
-#[command(after_long_help = ABOUT_SIZES)]
+#[command(after_long_help = format!("{EXAMPLES_EXPLAIN}\n\n{ABOUT_SIZES}"))]
 pub struct ExplainArgs {
     /// Direction of the request
     #[arg(value_enum, value_name = "read|write", hide_possible_values = true)]
@@ -322,6 +350,7 @@ impl ExplainArgs {
 /// the features, the state and the root directory. IMAGE::/DIR lists a directory in it;
 /// IMAGE::/FILE shows a file's extents, and what prevents reading or overwriting it in place.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES_PROBE)]
 pub struct ProbeArgs {
     /// Files, striped files, block devices, directories, or IMAGE::/PATH in unmounted file systems
     #[arg(required = true, value_name = "NAME")]
@@ -366,12 +395,13 @@ pub struct SchemaArgs {
 /// # Errors
 /// clap's: a wrong command line, or help and version, which are printed instead.
 pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
-    let mut command = Cli::command().color(color_of(words));
+    let mut command = help::arranged(Cli::command()).color(color_of(words));
     // Not in the definitions: the manual has nothing of the machine that it was made on.
     if words.iter().any(|word| word == "--version") {
         command = command.long_version(preload::LONG_VERSION.as_str());
     }
-    Cli::from_arg_matches(&command.try_get_matches_from(words)?)
+    let matches = command.try_get_matches_from(words);
+    Cli::from_arg_matches(&matches.map_err(|error| tips::improved(error, command_of(words)[0]))?)
 }
 
 /// Returns the exit status of a wrong command line. `dio trace` and `dio run` pass on the status of

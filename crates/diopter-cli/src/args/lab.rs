@@ -67,9 +67,10 @@ const ABOUT_CHECK: &str = "\
 Exit status, as git bisect run expects:
   0         good: as the base
   1         bad: completions run in another context, or the figure is worse
-  125       unknown: not built, a driver is missing, or the kernel does not boot; git skips it
-  128       no verdict on any revision: wrong options, no emulator, no network, or a base that \
-            can't be measured; git stops
+  125       unknown: not built, a driver is missing, or the kernel does not
+            boot; git skips it
+  128       no verdict on any revision: wrong options, no emulator, no network,
+            or a base that can't be measured; git stops
   128+n     ended by signal n";
 
 /// Run jobs on real kernels under emulation, with reproducible figures

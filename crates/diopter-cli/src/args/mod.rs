@@ -1,6 +1,8 @@
 //! The command line: what can be typed, and the settings that it, the environment and the terminal
 //! decide together. Nothing is opened here.
 
+mod help;
+mod tips;
 mod values;
 
 mod check;

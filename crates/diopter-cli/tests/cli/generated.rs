@@ -11,7 +11,7 @@ use crate::command_output::Output;
 use crate::stdout_of;
 
 /// Every command; the last four are hidden.
-const COMMANDS: [&str; 26] = [
+pub const COMMANDS: [&str; 26] = [
     "cp",
     "verify",
     "sum",
