@@ -62,7 +62,7 @@ fn a_full_disk_is_reported_before_anything_is_written_and_nothing_is_left() {
         assert_refused(&output, &["ENOSPC", "free space"]);
         assert_eq!(std::fs::read(&target).unwrap(), b"old");
         if options.is_empty() {
-            assert!(message(&output).contains("reserving space"), "{}", message(&output));
+            assert!(message(&output).contains("cannot reserve space"), "{}", message(&output));
         }
         if *options != ["--resume"] {
             assert_eq!(names(disk.path()), ["lost+found", "target"]);
@@ -191,7 +191,7 @@ fn an_unreadable_sector_is_reported_and_nothing_is_left() {
         let output = cp(options, device.device(), &target);
         assert_refused(
             &output,
-            &["reading", device.device().to_str().unwrap(), "EIO", "kernel's log"],
+            &["cannot read", device.device().to_str().unwrap(), "EIO", "kernel's log"],
         );
         assert_eq!(names(dir.path()).len(), 0);
     }

@@ -176,7 +176,7 @@ fn a_source_that_may_not_be_read_and_a_dir_that_may_not_be_written() {
     }
     std::fs::set_permissions(&source, Permissions::from_mode(0o000)).unwrap();
     let Some(output) = as_a_stranger(&source, &open.join("target")) else { return };
-    assert_refused(&output, &["opening", "source", "EACCES"]);
+    assert_refused(&output, &["cannot open", "source", "EACCES"]);
     std::fs::set_permissions(&source, Permissions::from_mode(0o644)).unwrap();
     let Some(output) = as_a_stranger(&source, &closed.join("target")) else { return };
     assert_refused(&output, &["closed", "EACCES"]);

@@ -116,8 +116,61 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Failure { what, on, cause, remedy, .. } = self;
-        write!(f, "{what} failed on {}: {cause}; {remedy}", untrusted::name(on))
+        let on = untrusted::name(on);
+        match attempt_of(what) {
+            Some(attempt) => write!(f, "{attempt} {on}: {cause}; {remedy}"),
+            None => write!(f, "{what} failed on {on}: {cause}; {remedy}"),
+        }
     }
+}
+
+/// Returns how the message about a failed operation begins. [`Failure::what`], which is in JSON
+/// documents, remains as it is.
+fn attempt_of(what: &str) -> Option<&'static str> {
+    Some(match what {
+        "allocating" => "cannot allocate memory for",
+        "copying" => "cannot copy",
+        "copying to" => "cannot copy to",
+        "creating a temporary" => "cannot create a temporary file",
+        "flushing" => "cannot flush",
+        "flushing the directory" => "cannot flush the directory",
+        "following the link" => "cannot follow the link",
+        "linking" => "cannot link",
+        "listening for signals" => "cannot receive signals during the copy of",
+        "locking" => "cannot lock",
+        "looking at" => "cannot look at",
+        "looking for holes" => "cannot find the holes of",
+        "looking up" => "cannot look up",
+        "making" => "cannot make",
+        "making a buffer" => "cannot allocate a buffer for",
+        "making the directory" => "cannot make the directory",
+        "making the link" => "cannot make the link",
+        "measuring" => "cannot get the size of",
+        "naming a temporary" => "cannot choose a temporary name for",
+        "naming the copy" => "cannot choose a name for the copy of",
+        "opening" => "cannot open",
+        "opening a temporary" => "cannot open the temporary file",
+        "opening the directory" => "cannot open the directory",
+        "reading" => "cannot read",
+        "reading back" => "cannot read back",
+        "reading the directory" => "cannot read the directory",
+        "reading the link" => "cannot read the link",
+        "reading the options" => "invalid",
+        "removing an old object" => "cannot remove the old object",
+        "removing an old temporary" => "cannot remove the old temporary file",
+        "removing the record" => "cannot remove the record of the copy of",
+        "renaming" => "cannot rename",
+        "reserving space" => "cannot reserve space for",
+        "sealing" => "cannot seal",
+        "setting the permissions" => "cannot set the permissions of",
+        "setting the size" => "cannot set the size of",
+        "setting up" | "setting up for" => "cannot set up",
+        "writing" => "cannot write",
+        "writing the device" => "cannot write the device",
+        "writing the devices of a striped file" => "cannot write the devices of",
+        "writing the striped file" => "cannot write the striped file",
+        _ => return None,
+    })
 }
 
 impl fmt::Display for Mismatch {
@@ -181,8 +234,36 @@ mod tests {
         let failure = Failure::of_errno("opening", Path::new("a/b"), Errno::ENOENT);
         assert_eq!(
             failure.to_string(),
-            "opening failed on a/b: No such file or directory (ENOENT); check the path"
+            "cannot open a/b: No such file or directory (ENOENT); check the path"
         );
+    }
+
+    #[test]
+    fn every_operation_of_this_crate_has_its_words() {
+        let mut count = 0;
+        let mut directories = vec![PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory).expect("the sources of this crate") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    directories.push(path);
+                    continue;
+                }
+                let source = std::fs::read_to_string(&path).expect("a source");
+                let code = source.split("#[cfg(test)]").next().expect("a part");
+                for call in
+                    ["of_errno(", "of_io(", "of_engine(", "of_rule(", "of_layout(", "cannot("]
+                {
+                    for rest in code.split(call).skip(1) {
+                        let Some(rest) = rest.trim_start().strip_prefix('"') else { continue };
+                        let what = rest.split('"').next().expect("a part");
+                        assert!(attempt_of(what).is_some(), "{what}, in {}", path.display());
+                        count += 1;
+                    }
+                }
+            }
+        }
+        assert!(count > 50, "{count}");
     }
 
     #[test]
