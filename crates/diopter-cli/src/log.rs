@@ -3,10 +3,13 @@
 
 use std::io::Write;
 
+use diopter::Errno;
 use diopter_text::untrusted;
 use log::LevelFilter;
 
 pub use log::Level;
+
+use crate::terminal::{fitted, message_columns};
 
 /// Parts of the command that can be filtered by name.
 const TARGETS: [&str; 9] =
@@ -70,10 +73,30 @@ pub fn fail(command: &str, message: &str) {
     line(&format!("dio {command}: {message}"));
 }
 
-/// Prints one line on standard error, with control characters escaped. All output on standard error
-/// passes this function or [`put`].
+/// Prints one line on standard error, with control characters escaped, wrapped on a terminal. All
+/// output on standard error passes this function or [`put`].
 pub fn line(text: &str) {
-    put(&format!("{}\n", untrusted::text(text)));
+    let text = with_error_names(&untrusted::text(text));
+    put(&fitted(&format!("{text}\n"), message_columns()));
+}
+
+/// Replaces `os error 2`, as the standard library has it, by the name of the error, ENOENT, which
+/// the manual pages have.
+fn with_error_names(text: &str) -> String {
+    const NUMBERED: &str = "(os error ";
+    let mut named = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(NUMBERED) {
+        let (number, after) = after.split_once(')').unwrap_or((after, ""));
+        let name = number.parse().map(|number| Errno::from_raw(number).name());
+        named.push_str(before);
+        match name {
+            Ok(name) if name != "errno" => named.push_str(&format!("({name})")),
+            _ => named.push_str(&format!("{NUMBERED}{number})")),
+        }
+        rest = after;
+    }
+    named + rest
 }
 
 /// Prints text that is already escaped on standard error. Errors are ignored: there is no better
@@ -100,6 +123,15 @@ mod tests {
         let all = [Level::Error, Level::Warn, Level::Info, Level::Debug];
         let passing = all.into_iter().filter(|level| filter.passes(target, *level));
         passing.map(|level| level.as_str()).collect()
+    }
+
+    #[test]
+    fn errors_have_the_names_of_the_manual() {
+        let numbered =
+            "a: No such file or directory (os error 2); b: (os error 28), (os error 9999)";
+        let named = "a: No such file or directory (ENOENT); b: (ENOSPC), (os error 9999)";
+        assert_eq!(with_error_names(numbered), named);
+        assert_eq!(with_error_names("nothing of that sort"), "nothing of that sort");
     }
 
     #[test]

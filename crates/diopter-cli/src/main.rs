@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+mod terminal;
+
 mod env;
 mod log;
 mod output;

@@ -11,6 +11,8 @@ use clap::builder::styling::{AnsiColor, Style};
 use diopter_text::{Lines, Table, untrusted};
 use serde::Serialize;
 
+use crate::terminal;
+
 /// Success.
 pub const DONE: u8 = 0;
 /// There is a difference: a regression.
@@ -37,8 +39,12 @@ const READER_GONE: u8 = 128 + 13;
 /// Width of wrapped text without a terminal.
 const WIDTH_DEFAULT: usize = 80;
 /// Limits of the width of wrapped text; a narrower terminal wraps the lines.
-const WIDTH_MIN: usize = 60;
+const WIDTH_MIN: usize = 20;
 const WIDTH_MAX: usize = 100;
+/// Columns that text needs next to its label; with fewer it is below the label.
+const ENTRY_MIN: usize = 28;
+/// Column of text below its label.
+const ENTRY_INDENT: usize = 2;
 /// Width of figures and verdicts without a terminal: they fit into an e-mail.
 const FIGURES_DEFAULT: usize = 72;
 /// Least width of figures and verdicts.
@@ -70,7 +76,7 @@ pub enum Tone {
 impl Look {
     /// Returns the style of standard output.
     pub fn of_stdout(is_coloured: bool) -> Look {
-        Look::of_columns(is_coloured, columns())
+        Look::of_columns(is_coloured, terminal::columns())
     }
 
     /// Returns the style of output with so many columns; `None` without a terminal.
@@ -109,12 +115,21 @@ impl Look {
         print_as_is(&self.escaped(text), status)
     }
 
-    /// Returns a label, and wrapped text that begins in column `indent`.
+    /// Returns a label, and wrapped text that begins in column `indent`; below the label on a
+    /// narrow terminal, or if a long word fits only there.
     pub fn entry(&self, indent: usize, label: &str, text: &str) -> String {
         let mut entry = String::new();
+        let widest = text.split(' ').map(|word| word.chars().count()).max().unwrap_or(0);
+        let fits = |indent| indent + widest.max(ENTRY_MIN) <= self.width;
+        let is_narrow = self.width < indent + ENTRY_MIN;
+        let is_below = indent > ENTRY_INDENT && (is_narrow || !fits(indent) && fits(ENTRY_INDENT));
+        let indent = if is_below { ENTRY_INDENT } else { indent };
+        if is_below && !label.is_empty() {
+            put(&mut entry, &self.paint(Tone::Head, label));
+        }
         let room = self.width.saturating_sub(indent);
         for (index, line) in wrapped(text, room).into_iter().enumerate() {
-            let label = if index == 0 { label } else { "" };
+            let label = if index == 0 && !is_below { label } else { "" };
             let padding = indent.saturating_sub(label.chars().count());
             let label = self.paint(Tone::Head, label);
             let line = format!("{label}{}{line}", " ".repeat(padding));
@@ -131,18 +146,6 @@ impl Look {
         let rows = rows.iter().map(|line| indented(indent, line));
         head.chain(rows).map(|line| line + "\n").collect()
     }
-}
-
-/// Returns the columns of standard output; `None` without a terminal. `COLUMNS` overrides those of
-/// a terminal.
-pub fn columns() -> Option<usize> {
-    let stdout = io::stdout();
-    let variable = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    let terminal = || {
-        let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout));
-        Some(usize::from(size?.ok()?.ws_col))
-    };
-    variable.or_else(terminal).filter(|columns| *columns > 0)
 }
 
 fn indented(indent: usize, line: &str) -> String {
@@ -185,7 +188,7 @@ pub fn print_instead(instead: &clap::Error, color: ColorChoice, trouble: u8) -> 
     let text = instead.render();
     let text = if look.is_coloured { text.ansi().to_string() } else { text.to_string() };
     if instead.use_stderr() {
-        crate::log::put(&look.escaped(&text));
+        crate::log::put(&look.escaped(&terminal::fitted(&text, terminal::message_columns())));
         return status;
     }
     look.print(&text, status)
@@ -195,6 +198,11 @@ pub fn print_instead(instead: &clap::Error, color: ColorChoice, trouble: u8) -> 
 /// status for lost output.
 pub fn print(text: &str, status: u8) -> u8 {
     print_as_is(&untrusted::text(text), status)
+}
+
+/// Prints plain lines, wrapped on a terminal; returns as [`print()`].
+pub fn print_lines(lines: &str, status: u8) -> u8 {
+    print(&terminal::fitted(lines, terminal::columns()), status)
 }
 
 /// Prints one JSON document; returns as [`print()`].
@@ -259,9 +267,14 @@ mod tests {
 
     #[test]
     fn text_is_wrapped_next_to_its_label() {
-        let text = PLAIN.entry(6, "why", "one two three x averyveryverylongword end");
-        let expected = "why   one two three\n      x\n      averyveryverylongword\n      end\n";
-        assert_eq!(text, expected);
+        let text = "one two three four five six seven eight nine ten eleven twelve";
+        let wide = Look { width: 34, ..PLAIN }.entry(6, "why", text);
+        assert_eq!(
+            wide,
+            "why   one two three four five six\n      seven eight nine ten eleven\n      twelve\n"
+        );
+        let narrow = PLAIN.entry(6, "why", "one two three four averyveryverylongword end");
+        assert_eq!(narrow, "why\n  one two three four\n  averyveryverylongword\n  end\n");
     }
 
     #[test]

@@ -7,6 +7,8 @@ mod generated;
 #[path = "cli/installed.rs"]
 mod installed;
 mod json_schema;
+#[path = "cli/widths.rs"]
+mod widths;
 
 use diopter_testkit::env::{Capability, skip};
 use std::ffi::OsStr;

@@ -159,7 +159,7 @@ fn without_tracefs_and_the_right_to_mount_it_the_message_says_how() {
     let without = "for at in /sys/kernel/debug/tracing /sys/kernel/tracing; do \
                    umount -l $at 2>/dev/null; done; set -- trace -- true";
     let Some(output) = trace_without(without, "-sys_admin") else { return };
-    let words = ["no tracefs at /sys/kernel/tracing", "mount -t tracefs tracefs", "(os error 1)"];
+    let words = ["no tracefs at /sys/kernel/tracing", "mount -t tracefs tracefs", "(EPERM)"];
     assert_refused(&output, &words);
 }
 

@@ -68,7 +68,8 @@ pub fn text(findings: &[FindingText], look: &Look) -> String {
             _ => Tone::Head,
         };
         let id = look.paint(tone, finding.id);
-        put(&mut text, &format!("\n  {id} ({})", finding.severity));
+        put(&mut text, "");
+        text.push_str(&look.entry(2, "", &format!("{id} ({})", finding.severity)));
         for (label, value) in [
             ("    seen", finding.evidence.as_str()),
             ("    means", finding.cause),

@@ -70,7 +70,7 @@ fn render(args: &ReportArgs, form: Option<Form>, look: &Look) -> Result<String, 
             write(&dir.join(export.file_name), &text)?;
         }
     }
-    let look = look.of_figures(output::columns());
+    let look = look.of_figures(crate::terminal::columns());
     let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
     Ok(match form {
         None => String::new(),

@@ -87,7 +87,7 @@ pub fn run(args: &VerifyArgs, backend: BackendKind) -> u8 {
     let signal = checker.verify([&args.first, &args.second], &mut |difference| {
         differing += 1;
         if prints && lost == DONE {
-            lost = output::print(&format!("{}\n", line_of(&difference)), DONE);
+            lost = output::print_lines(&format!("{}\n", line_of(&difference)), DONE);
             if lost != DONE {
                 // The reader is gone: stop, as SIGPIPE would.
                 stop.set(checks::OUTPUT_LOST);
@@ -119,7 +119,7 @@ pub fn run(args: &VerifyArgs, backend: BackendKind) -> u8 {
         return output::print_document(&document, status);
     }
     if prints && status == DONE {
-        return output::print(&format!("{}\n", equal(files, bytes, buffered_bytes)), status);
+        return output::print_lines(&format!("{}\n", equal(files, bytes, buffered_bytes)), status);
     }
     status
 }

@@ -162,7 +162,7 @@ fn report(args: &BenchArgs, (path, bench): (&Path, &Bench), look: &Look) -> Resu
         output::print_json(&text, DONE);
         return Ok(());
     }
-    let look = look.of_figures(output::columns());
+    let look = look.of_figures(crate::terminal::columns());
     let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
     let mut text = report::text(bench, Some(&comparison), style);
     output::put(&mut text, &format!("\nResult: {}", path.display()));

@@ -19,7 +19,7 @@ pub fn run(args: &CompareArgs, look: &Look) -> u8 {
             if args.json {
                 output::print_document(&comparison, status)
             } else {
-                let look = look.of_figures(output::columns());
+                let look = look.of_figures(crate::terminal::columns());
                 look.print(&text::of(&comparison, args.all, &look), status)
             }
         }

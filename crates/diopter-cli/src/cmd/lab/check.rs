@@ -80,7 +80,7 @@ fn print(check: &Check, is_json: bool) -> u8 {
     if is_json {
         output::print_document(check, status)
     } else {
-        output::print(&format!("{}\n", line(check)), status)
+        output::print_lines(&format!("{}\n", line(check)), status)
     }
 }
 

@@ -1,0 +1,68 @@
+//! Tests of the width of texts: no line is wider than the terminal, except paths, commands to copy
+//! and words that cannot be divided.
+
+use std::fs;
+
+use diopter_testkit::files::dir;
+
+use crate::command_output::Output;
+use crate::dio;
+use crate::generated::COMMANDS;
+
+const WIDTHS: [usize; 5] = [20, 40, 72, 80, 200];
+/// On a narrower terminal texts are complete, and as narrow as their words.
+const LEAST: usize = 40;
+
+/// Prints the text of a command at each width and checks the lines.
+fn check(words: &[&str], status: i32) {
+    for columns in WIDTHS {
+        let output = Output::of(dio(words).env("COLUMNS", columns.to_string()));
+        assert_eq!(output.status, status, "{words:?}: {}", output.stderr);
+        assert_ne!(output.stdout, "", "{words:?}");
+        for line in output.stdout.lines() {
+            let is_word = !line.trim().contains(' ');
+            let is_command = line.contains("dio ") || line.contains("git ");
+            let fits = line.chars().count() <= columns || columns < LEAST;
+            assert!(
+                fits || is_word || is_command || line.contains('/'),
+                "{columns}, {words:?}: {line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn reports_fit_the_terminal() {
+    let dir = dir();
+    let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+    let [file, longer, striped, copy] = ["file", "longer", "striped", "copy"].map(path);
+    fs::write(&file, vec![7; 3 << 20]).expect("a file");
+    fs::write(&longer, vec![7; (3 << 20) + 1]).expect("a file");
+    let objects = ["a", "b", "c"].map(path);
+    objects.iter().for_each(|it| fs::create_dir(it).expect("a directory"));
+    let [a, b, c] = &objects;
+    let create = ["stripe", "create", &striped, "--objects", a, b, c, "--stripe-size", "64k"];
+    assert_eq!(Output::of(&mut dio(&create)).status, 0);
+    assert_eq!(Output::of(&mut dio(&["cp", &file, &striped])).status, 0);
+    for name in [&file, &striped] {
+        check(&["probe", name], 0);
+        for operation in ["read", "write"] {
+            check(&["explain", operation, name, "--offset", "1", "--length", "1M"], 0);
+        }
+    }
+    check(&["stripe", "info", &striped], 0);
+    check(&["cp", "-v", "--verify", &file, &copy], 0);
+    check(&["verify", &file, &copy], 0);
+    check(&["verify", &file, &longer], 1);
+    check(&["sum", &file], 0);
+}
+
+#[test]
+fn help_fits_the_terminal() {
+    for command in COMMANDS {
+        for option in ["-h", "--help"] {
+            let words: Vec<&str> = command.split(' ').chain([option]).collect();
+            check(&words, 0);
+        }
+    }
+}
