@@ -40,10 +40,9 @@ pub struct FailedPlace {
 pub struct Mismatch {
     /// The target of the copy.
     pub target: PathBuf,
-    /// BLAKE3 of the bytes that were read from the source.
-    pub source_hash: blake3::Hash,
-    /// BLAKE3 of the bytes that were read back.
-    pub target_hash: blake3::Hash,
+    /// BLAKE3 of the bytes that were read from the source, and of those that were read back, with
+    /// [`Options::hashes`](crate::Options::hashes).
+    pub hashes: Option<[blake3::Hash; 2]>,
     /// True if the target was written in place and keeps these bytes.
     pub is_in_place: bool,
 }
@@ -175,7 +174,12 @@ fn attempt_of(what: &str) -> Option<&'static str> {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (source, target) = (self.source_hash.to_hex(), self.target_hash.to_hex());
+        let differ = match &self.hashes {
+            Some([source, target]) => {
+                format!("the source has BLAKE3 {source}, what was read back has {target}")
+            }
+            None => "what was read back is not what the source has".to_owned(),
+        };
         let now = if self.is_in_place {
             "the device keeps these bytes"
         } else {
@@ -183,8 +187,8 @@ impl fmt::Display for Mismatch {
         };
         write!(
             f,
-            "verify failed on {}: the source has BLAKE3 {source}, what was read back has {target}; \
-             {now}: look for a failing disk or memory, and copy again",
+            "verify failed on {}: {differ}; {now}: look for a failing disk or memory, and copy \
+             again",
             untrusted::name(&self.target)
         )
     }
@@ -270,12 +274,13 @@ mod tests {
     fn a_mismatch_names_both_hashes() {
         let mismatch = Mismatch {
             target: PathBuf::from("t"),
-            source_hash: blake3::hash(b"a"),
-            target_hash: blake3::hash(b"b"),
+            hashes: Some([blake3::hash(b"a"), blake3::hash(b"b")]),
             is_in_place: false,
         };
         let text = mismatch.to_string();
-        assert!(text.contains(&*mismatch.source_hash.to_hex()), "{text}");
-        assert!(text.contains(&*mismatch.target_hash.to_hex()), "{text}");
+        assert!(text.contains(&*blake3::hash(b"a").to_hex()), "{text}");
+        assert!(text.contains(&*blake3::hash(b"b").to_hex()), "{text}");
+        let text = Mismatch { hashes: None, ..mismatch }.to_string();
+        assert!(text.contains("is not what the source has; the destination"), "{text}");
     }
 }

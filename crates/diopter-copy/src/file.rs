@@ -7,10 +7,11 @@ use std::path::Path;
 use diopter::{Errno, File};
 use diopter_os::space;
 
+use crate::content::Hashing;
 use crate::device;
 use crate::dir::{Entry, Inode, id_of};
 use crate::failure::{Failure, Step, Stop};
-use crate::flow::{Hashing, Moved, Transfer};
+use crate::flow::{Moved, Transfer};
 use crate::observer::Pass;
 use crate::options::{Reflink, Sparse, WhenThere};
 use crate::pipeline::Milestone;

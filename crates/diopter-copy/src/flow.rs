@@ -7,7 +7,7 @@ use std::ops::Range;
 use diopter::engine::DetourReason;
 use diopter::{Errno, File, IoBuf, RequestId, Route};
 
-use crate::content::ContentHash;
+use crate::content::{ContentHash, Hashing};
 use crate::segments::Segments;
 
 /// How blocks of zeros are copied.
@@ -17,15 +17,6 @@ pub enum Zeros {
     Written,
     /// They are not written: the target has a hole there.
     Skipped,
-}
-
-/// How the content is hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hashing {
-    /// Not at all.
-    Off,
-    /// BLAKE3, in file order.
-    Blake3,
 }
 
 /// One pass over a file.
@@ -63,7 +54,7 @@ pub struct RouteTotals {
 pub struct Moved {
     pub reads: RouteTotals,
     pub writes: RouteTotals,
-    /// BLAKE3 of the source, if it was hashed.
+    /// The hash of the source, if it was hashed.
     pub hash: Option<blake3::Hash>,
 }
 
@@ -139,10 +130,7 @@ impl RouteTotals {
 impl<'a> Flow<'a> {
     /// Begins a transfer with nothing in flight.
     pub fn new(transfer: Transfer<'a>) -> Flow<'a> {
-        let hash = match transfer.hashing {
-            Hashing::Off => None,
-            Hashing::Blake3 => Some(ContentHash::default()),
-        };
+        let hash = ContentHash::new(transfer.hashing);
         Flow {
             transfer,
             readings: VecDeque::new(),

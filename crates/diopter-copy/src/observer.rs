@@ -76,6 +76,10 @@ pub trait Observer {
     /// Reports that the first `position` bytes of the pass are done.
     fn reached(&mut self, _position: u64) {}
 
+    /// Reports that all bytes of a file are written and that they are flushed now, which can take
+    /// long: the device has them only then.
+    fn flushes(&mut self, _path: &Path) {}
+
     /// Reports a file that is not copied because its target stays, with its bytes.
     fn skips(&mut self, _bytes: u64) {}
 

@@ -71,6 +71,9 @@ pub struct Options {
     pub no_target_directory: bool,
     /// Reads each target back and compares.
     pub verify: bool,
+    /// With `verify`, reports the BLAKE3 of each content; its holes are hashed as zeros. Without
+    /// it, contents are compared by a hash of their data, and holes cost nothing.
+    pub hashes: bool,
     /// Resumes an interrupted copy, and keeps the temporary of one that is interrupted.
     pub resume: bool,
     /// How holes are copied.
@@ -116,6 +119,7 @@ impl Options {
             one_file_system: false,
             no_target_directory: false,
             verify: false,
+            hashes: true,
             resume: false,
             sparse: Sparse::default(),
             reflink: Reflink::default(),

@@ -445,8 +445,9 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::content::Hashing;
     use crate::fit::Preferred;
-    use crate::flow::{Hashing, Zeros};
+    use crate::flow::Zeros;
     use crate::segments::{Holes, Segments};
 
     /// Hashes a file, and so reads all of it.
@@ -458,7 +459,7 @@ mod tests {
             segments: Segments::new(Holes::Filled, size, 4096),
             size,
             write_from: 0,
-            hashing: Hashing::Blake3,
+            hashing: Hashing::Whole,
             zeros: Zeros::Written,
             flush_every: None,
         };

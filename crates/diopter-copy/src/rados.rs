@@ -17,7 +17,7 @@ use rustix::fs::Mode;
 
 use crate::content::ContentHash;
 use crate::dir::Entry;
-use crate::failure::{Failure, Mismatch, Step, Stop};
+use crate::failure::{Failure, Step};
 use crate::flow::{Moved, RouteTotals};
 use crate::observer::Pass;
 use crate::options::WhenThere;
@@ -363,7 +363,7 @@ fn pass(
     write: &mut Write<'_>,
 ) -> Step<Option<blake3::Hash>> {
     session.observer().begins(pass, path, size);
-    let mut hash = session.options.verify.then(ContentHash::default);
+    let mut hash = ContentHash::new(session.hashing());
     let (give, taken) = sync_channel(CHUNKS_AHEAD);
     let (give_back, idle) = sync_channel(CHUNKS_AHEAD + 2);
     for _ in 0..CHUNKS_AHEAD + 2 {
@@ -427,15 +427,7 @@ fn verify(
     let Some(source_hash) = source_hash else { return Ok(()) };
     let target_hash = pass(session, (Pass::Verify, target, size), read, &mut |_, _| Ok(()))?;
     let target_hash = target_hash.expect("as for the source");
-    if source_hash == target_hash {
-        session.counts.note_verified(target, source_hash, true);
-        return Ok(());
-    }
-    let is_in_place = session.is_in_place();
-    let target = target.to_owned();
-    let mismatch = Mismatch { target, source_hash, target_hash, is_in_place };
-    session.counts.note_mismatch(&mismatch, true);
-    Err(Stop::Differs(mismatch))
+    session.compare(target, [source_hash, target_hash], true)
 }
 
 fn passed_of(size: u64, hash: Option<blake3::Hash>) -> Passed {

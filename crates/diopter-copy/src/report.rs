@@ -226,25 +226,22 @@ impl Counts {
     /// Counts a file whose content differs.
     pub fn note_mismatch(&mut self, mismatch: &Mismatch, is_direct: bool) {
         self.differing += 1;
-        let entry = VerifyReport {
-            path: untrusted::name(&mismatch.target),
-            is_same: false,
-            source_blake3: mismatch.source_hash.to_string(),
-            target_blake3: mismatch.target_hash.to_string(),
-            is_direct,
-        };
-        if self.is_listed(self.verified.len(), entry.path.len()) {
-            self.verified.push(entry);
-        }
+        self.note_verified(&mismatch.target, mismatch.hashes, is_direct);
     }
 
-    /// Counts a file whose content is the same.
-    pub fn note_verified(&mut self, target: &std::path::Path, hash: blake3::Hash, is_direct: bool) {
+    /// Notes the hashes of a source and its target, if they are reported.
+    pub fn note_verified(
+        &mut self,
+        target: &std::path::Path,
+        hashes: Option<[blake3::Hash; 2]>,
+        is_direct: bool,
+    ) {
+        let Some([source, target_hash]) = hashes else { return };
         let entry = VerifyReport {
             path: untrusted::name(target),
-            is_same: true,
-            source_blake3: hash.to_string(),
-            target_blake3: hash.to_string(),
+            is_same: source == target_hash,
+            source_blake3: source.to_string(),
+            target_blake3: target_hash.to_string(),
             is_direct,
         };
         if self.is_listed(self.verified.len(), entry.path.len()) {
@@ -335,8 +332,8 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     fn mismatch() -> Mismatch {
-        let (source_hash, target_hash) = (blake3::hash(b"a"), blake3::hash(b"b"));
-        Mismatch { target: PathBuf::from("t"), source_hash, target_hash, is_in_place: false }
+        let hashes = Some([blake3::hash(b"a"), blake3::hash(b"b")]);
+        Mismatch { target: PathBuf::from("t"), hashes, is_in_place: false }
     }
 
     #[test]
@@ -366,7 +363,7 @@ mod tests {
         let long = "d/".repeat(LIST_BYTES_MAX / 8);
         for path in [&long, &long, &long, &long, "short"] {
             counts.note_failure(&Failure::of_rule("a", Path::new(path), "c", "d"));
-            counts.note_verified(Path::new(path), blake3::hash(b""), true);
+            counts.note_verified(Path::new(path), Some([blake3::hash(b""); 2]), true);
         }
         let report = counts.report(BackendReport::default(), Duration::ZERO, None);
         let listed = (report.failures.len(), report.verified.len(), report.left_out);
@@ -376,7 +373,7 @@ mod tests {
     #[test]
     fn hashes_are_in_hex_as_b3sum_prints_them() {
         let mut counts = Counts::default();
-        counts.note_verified(Path::new("t"), blake3::hash(b""), true);
+        counts.note_verified(Path::new("t"), Some([blake3::hash(b""); 2]), true);
         let report = counts.report(BackendReport::default(), Duration::from_nanos(7), None);
         assert!(report.verified[0].source_blake3.starts_with("af1349b9f5f9a1a6"));
         assert_eq!(report.elapsed_ns, 7);

@@ -12,6 +12,7 @@ const MIB: u64 = 1 << 20;
 struct Recorder {
     total: Option<u64>,
     passes: Vec<(Pass, PathBuf, u64)>,
+    flushed: Vec<PathBuf>,
     /// The last position of each pass.
     reached: Vec<u64>,
     notices: Vec<String>,
@@ -31,6 +32,10 @@ impl Observer for Recorder {
     fn begins(&mut self, pass: Pass, path: &Path, bytes: u64) {
         self.passes.push((pass, path.to_owned(), bytes));
         self.reached.push(0);
+    }
+
+    fn flushes(&mut self, path: &Path) {
+        self.flushed.push(path.to_owned());
     }
 
     fn reached(&mut self, position: u64) {
@@ -87,6 +92,10 @@ fn an_observer_gets_the_total_and_each_pass_to_its_end() {
     assert_eq!(recorder.passes, expected.collect::<Vec<_>>());
     let ends: Vec<u64> = recorder.passes.iter().map(|(_, _, bytes)| *bytes).collect();
     assert_eq!(recorder.reached, ends);
+    let copies = sources.iter().map(|source| target.join(source.file_name().unwrap()));
+    // Before it is read back, and with its attributes.
+    recorder.flushed.dedup();
+    assert_eq!(recorder.flushed, copies.collect::<Vec<_>>());
     for (source, size) in sources.iter().zip(sizes) {
         let copied = std::fs::read(target.join(source.file_name().unwrap())).unwrap();
         assert_eq!(copied, std::fs::read(source).unwrap(), "{size} bytes");

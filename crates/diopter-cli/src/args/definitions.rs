@@ -203,7 +203,8 @@ pub struct CpArgs {
     pub no_target_directory: bool,
     /// Read the copy back from the device and compare BLAKE3 hashes
     ///
-    /// On a difference the exit status is 1, and the target is unchanged.
+    /// On a difference the exit status is 1, and the target is unchanged. Holes cost nothing; with
+    /// --json, which has the sums of the whole content, they are hashed as zeros.
     #[arg(long)]
     pub verify: bool,
     /// Continue an interrupted copy from its temporary file; not onto striped files

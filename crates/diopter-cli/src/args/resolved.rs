@@ -115,6 +115,7 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
         no_target_directory: cp.no_target_directory,
         incomplete: cp.incomplete,
         verify: cp.verify,
+        hashes: cp.json,
         resume: cp.resume,
         sparse: cp.sparse.into(),
         reflink: cp.reflink.into(),

@@ -117,14 +117,19 @@ impl Observer for Progress {
             self.print_name(path);
         }
         if let Some(bar) = &self.bar {
-            let name = path.file_name().map_or(path, Path::new);
             let doing = if pass == Pass::Verify { "verifying " } else { "" };
-            bar.set_message(format!("{doing}{}", shortened(&untrusted::name(name))));
+            bar.set_message(described(doing, path));
             if bar.length().unwrap_or(0) < self.base + bytes {
                 // A file has grown since the bytes were added up.
                 bar.set_length(self.base + bytes);
             }
             bar.set_position(self.base);
+        }
+    }
+
+    fn flushes(&mut self, path: &Path) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(described("flushing ", path));
         }
     }
 
@@ -181,6 +186,12 @@ impl Lines {
         let (done, total) = (BinaryBytes(at), BinaryBytes(self.total.max(at)));
         log::line(&format!("dio {command}: {done} of {total}, {rate}/s"));
     }
+}
+
+/// Returns a phase and the name of its file.
+fn described(doing: &str, path: &Path) -> String {
+    let name = path.file_name().map_or(path, Path::new);
+    format!("{doing}{}", shortened(&untrusted::name(name)))
 }
 
 /// Shortens a long name in the middle.

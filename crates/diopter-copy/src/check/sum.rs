@@ -5,9 +5,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path};
 
 use super::{Checked, Checker, ManifestLine, Opened, Sum, check_unchanged, open_named, stopped};
+use crate::content::Hashing;
 use crate::dir::{self, Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
-use crate::flow::{Hashing, Transfer, Zeros};
+use crate::flow::{Transfer, Zeros};
 use crate::image_path;
 use crate::observer::Notice;
 use crate::pipeline::Milestone;
@@ -83,7 +84,7 @@ impl Checker<'_> {
             segments: opened.segments(bytes),
             size: bytes,
             write_from: 0,
-            hashing: Hashing::Blake3,
+            hashing: Hashing::Whole,
             zeros: Zeros::Written,
             flush_every: None,
         };

@@ -144,12 +144,6 @@ impl<'a> Session<'a> {
     pub fn begin_in_place(&mut self, target: &Path) {
         self.written_to = WrittenTo::InPlace(target.to_owned());
     }
-
-    /// Returns true if the target is written in place.
-    pub fn is_in_place(&self) -> bool {
-        matches!(self.written_to, WrittenTo::InPlace(_))
-    }
-
     /// Begins a file.
     pub fn begin_file(&mut self) {
         self.written_to = WrittenTo::Temporary;

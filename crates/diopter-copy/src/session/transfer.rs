@@ -7,8 +7,9 @@ use diopter::{Errno, File};
 use diopter_os::space;
 
 use super::{Session, WrittenTo};
+use crate::content::Hashing;
 use crate::failure::{Failure, Mismatch, Step, Stop};
-use crate::flow::{Hashing, Moved, Transfer, Zeros};
+use crate::flow::{Moved, Transfer, Zeros};
 use crate::observer::{Notice, Pass};
 use crate::options::{Options, Sparse};
 use crate::pipeline::{Interruption, Milestone};
@@ -154,7 +155,7 @@ impl Session<'_> {
             segments: Segments::new(holes, size, alignment_of(source, output.file)),
             size,
             write_from: 0,
-            hashing: Hashing::Blake3,
+            hashing: self.hashing(),
             zeros: Zeros::Written,
             flush_every: None,
         };
@@ -168,19 +169,31 @@ impl Session<'_> {
         }
         self.counts.verify.merge(&read.reads);
         let target_hash = read.hash.expect("the pass hashes");
-        if source_hash == target_hash {
-            self.counts.note_verified(target, source_hash, is_direct);
+        self.compare(target, [source_hash, target_hash], is_direct)
+    }
+
+    /// Compares the hashes of a source and of its target, and notes the result.
+    pub fn compare(
+        &mut self,
+        target: &Path,
+        hashes: [blake3::Hash; 2],
+        is_direct: bool,
+    ) -> Step<()> {
+        let is_same = hashes[0] == hashes[1];
+        let hashes = self.options.hashes.then_some(hashes);
+        if is_same {
+            self.counts.note_verified(target, hashes, is_direct);
             return Ok(());
         }
         let is_in_place = matches!(self.written_to, WrittenTo::InPlace(_));
-        let target = target.to_owned();
-        let mismatch = Mismatch { target, source_hash, target_hash, is_in_place };
+        let mismatch = Mismatch { target: target.to_owned(), hashes, is_in_place };
         self.counts.note_mismatch(&mismatch, is_direct);
         Err(Stop::Differs(mismatch))
     }
 
     /// Makes the content and all metadata durable.
     pub fn flush(&mut self, output: Output<'_>) -> Result<(), Failure> {
+        self.observer.flushes(output.path);
         let flushed = self.pipeline.sync_all(output.file);
         flushed.map_err(|error| Failure::of_engine("flushing", output.path, &error))?;
         // The last, partial page went through the page cache and is clean now. A device or file
@@ -219,7 +232,11 @@ impl Session<'_> {
     }
 
     pub fn hashing(&self) -> Hashing {
-        if self.options.verify { Hashing::Blake3 } else { Hashing::Off }
+        match (self.options.verify, self.options.hashes) {
+            (false, _) => Hashing::Off,
+            (true, true) => Hashing::Whole,
+            (true, false) => Hashing::Data,
+        }
     }
 
     /// Returns how the holes of a source are found for a copy into a new file.
