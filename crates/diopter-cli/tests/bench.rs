@@ -72,11 +72,11 @@ fn rounds_of(document: &Value) -> usize {
 }
 
 #[test]
-fn a_run_leaves_its_result_and_report_and_nothing_else() {
+fn a_run_with_json_leaves_its_result_and_nothing_else() {
     let dir = dir();
     let lists = ["--rw=randread,randwrite", "--bs=4k,16k", "--preset=diopter,linux-5.5"];
     let report = measured(dir.path(), &[&SHORT[..], &lists].concat());
-    assert_eq!(names(dir.path()), ["dio-bench.html", "dio-bench.json"]);
+    assert_eq!(names(dir.path()), ["dio-bench.json"]);
     assert_eq!(document(dir.path()), report);
     assert_eq!(report["schema"], "diopter.bench/1");
     assert_eq!(report["is_interrupted"], false);
@@ -387,7 +387,7 @@ fn a_run_that_is_killed_leaves_a_readable_result_and_the_next_one_removes_its_sc
     let output = start_long(dir.path(), &["--resume", "--json"]).wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(rounds_of(&document(dir.path())), 12);
-    assert_eq!(names(dir.path()), ["dio-bench.html", "dio-bench.json"]);
+    assert_eq!(names(dir.path()), ["dio-bench.json"]);
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn a_fresh_file_system_is_made_for_each_round_and_taken_down() {
     let kinds = report["environments"].as_array().unwrap().iter();
     let kinds: Vec<&Value> = kinds.map(|one| &one["file_system"]["kind"]).collect();
     assert_eq!(kinds, ["ext4", "xfs"]);
-    assert_eq!(names(dir.path()), ["dio-bench.html", "dio-bench.json"]);
+    assert_eq!(names(dir.path()), ["dio-bench.json"]);
     let mut child = start_long(dir.path(), &["--fs=ext4", "--json-out=other.json"]);
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mine = dir.path().to_str().unwrap();

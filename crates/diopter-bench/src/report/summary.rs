@@ -106,15 +106,23 @@ fn notes(bench: &Bench, comparison: Option<&Comparison>, labels: &Labels) -> Vec
     if bench.method.is_virtual {
         notes.push("virtual time: figures are costs that repeat exactly".to_owned());
     }
-    let mut failures = Vec::new();
+    // One reason can be that of many cells.
+    let mut failures: Vec<(&str, String, usize)> = Vec::new();
     for (row, label) in bench.rows.iter().zip(&labels.full) {
         for (column, cell) in bench.columns.iter().zip(&row.cells) {
             if let Some(failure) = &cell.failure {
-                failures.push(format!("{label}, {}: {failure}", column.label));
+                match failures.iter_mut().find(|(known, ..)| known == failure) {
+                    Some((_, _, more)) => *more += 1,
+                    None => failures.push((failure, format!("{label}, {}", column.label), 0)),
+                }
             }
         }
     }
-    notes.extend(capped(failures));
+    let failures = failures.into_iter().map(|(failure, first, more)| match more {
+        0 => format!("{first}: {failure}"),
+        more => format!("{first} and {more} more: {failure}"),
+    });
+    notes.extend(capped(failures.collect()));
     notes.extend(comparison.iter().flat_map(|all| judged::notes_of(bench, all)));
     notes
 }

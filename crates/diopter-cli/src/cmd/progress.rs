@@ -12,19 +12,28 @@ use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::BytesProgress;
 use crate::log;
+use crate::terminal::message_columns;
 
-/// The name is first, so that it remains of a line on a narrow terminal. No colour: it would have
-/// to be asked for.
-const TEMPLATE: &str = "{msg} [{wide_bar}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go";
+const TEMPLATES: Templates = Templates {
+    wide: "{wide_msg} [{bar:10}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go",
+    narrow: "{wide_msg} {percent}% {bytes_per_sec} {eta}",
+};
 
-/// Characters of a name that are shown; the bar needs its place too.
-const NAME_LENGTH_MAX: usize = 40;
+/// Columns of a terminal from which on the wide template is used.
+const COLUMNS_WIDE: usize = 72;
 
 /// Often enough to look alive between two slow requests.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Time between two lines.
 const LINE_EVERY: Duration = Duration::from_secs(1);
+
+/// The forms of a progress bar. The message is cut at the width of the terminal, which no line
+/// exceeds. No colour: it would have to be asked for.
+pub struct Templates {
+    pub wide: &'static str,
+    pub narrow: &'static str,
+}
 
 /// A bar, lines, or nothing.
 #[derive(Debug)]
@@ -60,9 +69,7 @@ impl Progress {
         let lines = has_lines.then(|| Lines { total: 0, last: (Instant::now(), 0) });
         let bar = is_shown.then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-            let style =
-                ProgressStyle::with_template(TEMPLATE).expect("the template is well formed");
-            bar.set_style(style.progress_chars("=> "));
+            bar.set_style(TEMPLATES.style());
             bar
         });
         Progress { command, bar, lines, has_names: false, base: 0, size: 0, at: 0 }
@@ -188,35 +195,25 @@ impl Lines {
     }
 }
 
+impl Templates {
+    /// Returns the style for the terminal.
+    pub fn style(&self) -> ProgressStyle {
+        let is_wide = message_columns().is_none_or(|columns| columns >= COLUMNS_WIDE);
+        let template = if is_wide { self.wide } else { self.narrow };
+        let style = ProgressStyle::with_template(template).expect("the template is well formed");
+        style.progress_chars("=> ")
+    }
+}
+
 /// Returns a phase and the name of its file.
 fn described(doing: &str, path: &Path) -> String {
     let name = path.file_name().map_or(path, Path::new);
-    format!("{doing}{}", shortened(&untrusted::name(name)))
-}
-
-/// Shortens a long name in the middle.
-fn shortened(name: &str) -> String {
-    let length = name.chars().count();
-    if length <= NAME_LENGTH_MAX {
-        return name.to_owned();
-    }
-    let half = (NAME_LENGTH_MAX - 3) / 2;
-    let start: String = name.chars().take(half).collect();
-    let end: String = name.chars().skip(length - half).collect();
-    format!("{start}...{end}")
+    format!("{doing}{}", untrusted::name(name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_name_loses_its_middle_and_no_half_of_a_character() {
-        assert_eq!(shortened("short"), "short");
-        let long = "\u{20ac}".repeat(100);
-        assert_eq!(shortened(&long).chars().count(), 39);
-        assert!(shortened(&format!("{long}.bin")).ends_with(".bin"));
-    }
 
     #[test]
     fn without_a_terminal_there_is_no_bar_and_nothing_breaks() {
@@ -231,6 +228,10 @@ mod tests {
 
     #[test]
     fn the_template_is_well_formed() {
-        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+        assert!(
+            [TEMPLATES.wide, TEMPLATES.narrow]
+                .iter()
+                .all(|it| ProgressStyle::with_template(it).is_ok())
+        );
     }
 }

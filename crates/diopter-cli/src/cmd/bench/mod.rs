@@ -140,14 +140,16 @@ fn report(args: &BenchArgs, (path, bench): (&Path, &Bench), look: &Look) -> Resu
     let html = match &args.html {
         Some(html) => {
             write(html, &page)?;
-            html.clone()
+            Some(html.clone())
         }
+        // The document is what was asked for.
+        None if args.json => None,
         None => {
             // The user did not choose this name: an existing file is replaced.
             let html = path.with_extension("html");
             whole::write(&html, |out| out.write_all(page.as_bytes()))
                 .map_err(|error| unwritten(&html, &error))?;
-            html
+            Some(html)
         }
     };
     if let Some(path) = &args.markdown {
@@ -166,7 +168,9 @@ fn report(args: &BenchArgs, (path, bench): (&Path, &Bench), look: &Look) -> Resu
     let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
     let mut text = report::text(bench, Some(&comparison), style);
     output::put(&mut text, &format!("\nResult: {}", path.display()));
-    output::put(&mut text, &format!("Report: {}", html.display()));
+    if let Some(html) = html {
+        output::put(&mut text, &format!("Report: {}", html.display()));
+    }
     look.print(&text, DONE);
     Ok(())
 }

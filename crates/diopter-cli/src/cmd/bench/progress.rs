@@ -1,6 +1,7 @@
 //! Progress on standard error: a line with the remaining time, and a line for each completed cell;
 //! only on a terminal. Failures are always printed.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -10,12 +11,16 @@ use diopter_bench::bench::plan::Plan;
 use diopter_bench::document::{Cell, Job, Sample};
 use diopter_bench::statistics::median;
 use diopter_text::untrusted;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget};
 
+use crate::cmd::progress::Templates;
 use crate::log;
 use crate::output::{DONE, TROUBLE};
 
-const TEMPLATE: &str = "{msg} [{wide_bar}] {pos} of {len} rounds, {eta} to go";
+const TEMPLATES: Templates = Templates {
+    wide: "{wide_msg} [{bar:20}] {pos} of {len} rounds, {eta} to go",
+    narrow: "{wide_msg} {pos}/{len} {eta}",
+};
 
 /// Short enough to show progress in a long round.
 const TICK: Duration = Duration::from_millis(250);
@@ -26,6 +31,8 @@ pub struct Progress {
     columns: Vec<String>,
     rounds: u64,
     has_failed: bool,
+    /// The reasons of failures that were printed.
+    reasons: BTreeSet<String>,
 }
 
 impl Progress {
@@ -38,13 +45,11 @@ impl Progress {
         let bar = is_shown.then(|| {
             let length = rounds.saturating_mul(wide(plan.jobs.len()));
             let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
-            let style =
-                ProgressStyle::with_template(TEMPLATE).expect("the template is well formed");
-            bar.set_style(style.progress_chars("=> "));
+            bar.set_style(TEMPLATES.style());
             bar.enable_steady_tick(TICK);
             bar
         });
-        Progress { bar, columns, rounds, has_failed: false }
+        Progress { bar, columns, rounds, has_failed: false, reasons: BTreeSet::new() }
     }
 
     /// Skips the rounds that a resumed run has already.
@@ -67,8 +72,11 @@ impl Progress {
             }
             Event::Fails { job, column, why } => {
                 self.has_failed = true;
-                let line = format!("{}, {}: {why}", job.name, column.label);
-                self.suspended(|| log::fail("bench", &line));
+                // One reason can be that of many cells; the report names them all.
+                if self.reasons.insert(why.to_string()) {
+                    let line = format!("{}, {}: {why}", job.name, column.label);
+                    self.suspended(|| log::fail("bench", &line));
+                }
             }
             Event::RowEnds { result, .. } => {
                 if self.bar.is_none() {
