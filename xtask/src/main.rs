@@ -55,6 +55,7 @@ cargo xtask COMMAND
   package check [--profile release]  install, package and try all of it, as root
   suites [--only NAME]... [--quick]  suites of other projects with and without `dio run`, as root
   demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
+  figures [--size 4G] [--rounds 5] [--dir DIR]   the same, written into README.md
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
   peers [OPTION...]                  other runtimes and programs next to diopter; --help has more
 
@@ -100,6 +101,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "suites" => suites::run(rest),
         "suites-inner" => suites::run_inner(rest),
         "demo" => demo::run(rest),
+        "figures" => demo::write_figures(rest),
         "demo-inner" => demo::run_inner(rest),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");

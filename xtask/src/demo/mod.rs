@@ -2,6 +2,7 @@
 //! This file holds the order of events; how one tool runs and is measured is in `tool.rs`, the
 //! table in `table.rs`.
 
+mod figures;
 mod options;
 mod source;
 mod table;
@@ -29,6 +30,14 @@ pub fn run(arguments: &[String]) -> Outcome {
     Err(guard::run(&scratch, &inner))
 }
 
+/// `cargo xtask figures`: the demo with 4 GiB and five rounds, whose figures are written into
+/// README.
+pub fn write_figures(arguments: &[String]) -> Outcome {
+    let readme = repo::root().join("README.md").display().to_string();
+    let defaults = ["--size", "4G", "--rounds", "5", "--into", &readme].map(str::to_owned);
+    run(&[&defaults, arguments].concat())
+}
+
 /// The demo itself, inside the guard: `demo-inner SCRATCH [OPTIONS]`.
 pub fn run_inner(arguments: &[String]) -> Outcome {
     let Some((scratch, rest)) = arguments.split_first() else {
@@ -54,8 +63,16 @@ pub fn run_inner(arguments: &[String]) -> Outcome {
     if let Err(message) = &verified {
         println!("{message}");
     }
+    let machine = figures::Machine::of(scratch)?;
     let rows = measure(&files, &options)?;
     table::print(&rows, &options);
+    if let (Some(path), Ok(())) = (&options.into, &verified) {
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        let page = std::fs::read_to_string(path).map_err(failed)?;
+        let page = figures::written(&page, &rows, &options, &machine)?;
+        std::fs::write(path, page).map_err(failed)?;
+        println!("\nthe figures are in {}", path.display());
+    }
     Ok(verified.is_ok() && rows.iter().all(|row| row.failure.is_none()))
 }
 

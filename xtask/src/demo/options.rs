@@ -1,5 +1,6 @@
 //! The demo's command line: sizes, rounds, the directory. Nothing is run here.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The options of `cargo xtask demo`.
@@ -8,11 +9,13 @@ pub struct Options {
     pub size: u64,
     pub rounds: usize,
     pub dir: Option<PathBuf>,
+    /// The page that takes the figures.
+    pub into: Option<PathBuf>,
 }
 
-/// Reads `--size`, `--rounds` and `--dir`.
+/// Reads `--size`, `--rounds`, `--dir` and `--into`.
 pub fn parse(arguments: &[String]) -> Result<Options, String> {
-    let mut options = Options { size: 2 << 30, rounds: 1, dir: None };
+    let mut options = Options { size: 2 << 30, rounds: 1, dir: None, into: None };
     for pair in arguments.chunks(2) {
         let [name, value] = pair else {
             return Err(format!("`{}` wants a value after it", pair[0]));
@@ -24,8 +27,11 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
                 options.rounds =
                     rounds.ok_or_else(|| format!("--rounds {value}: give 1 or more"))?;
             }
+            "--into" => options.into = Some(PathBuf::from(value)),
             "--dir" => options.dir = Some(PathBuf::from(value)),
-            _ => return Err(format!("demo knows --size, --rounds and --dir, not `{name}`")),
+            _ => {
+                return Err(format!("demo knows --size, --rounds, --dir and --into, not `{name}`"));
+            }
         }
     }
     Ok(options)
@@ -33,8 +39,14 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
 
 impl Options {
     /// The same again as arguments, but for the directory.
-    pub fn as_arguments(&self) -> [String; 4] {
-        ["--size".into(), self.size.to_string(), "--rounds".into(), self.rounds.to_string()]
+    pub fn as_arguments(&self) -> Vec<OsString> {
+        let (size, rounds) = (self.size.to_string(), self.rounds.to_string());
+        let mut words: Vec<OsString> =
+            vec!["--size".into(), size.into(), "--rounds".into(), rounds.into()];
+        if let Some(page) = &self.into {
+            words.extend([OsString::from("--into"), page.into()]);
+        }
+        words
     }
 }
 
@@ -60,7 +72,8 @@ mod tests {
 
     #[test]
     fn the_options_are_read_and_wrong_ones_refused() {
-        let expected = Options { size: 64 << 20, rounds: 3, dir: Some(PathBuf::from("x")) };
+        let expected =
+            Options { size: 64 << 20, rounds: 3, dir: Some(PathBuf::from("x")), into: None };
         assert_eq!(parsed("--size 64M --rounds 3 --dir x"), Ok(expected));
         assert_eq!(parsed("").map(|options| options.size), Ok(2 << 30));
         for wrong in ["--size", "--size 2T", "--size 0", "--rounds 0", "--turns 2"] {

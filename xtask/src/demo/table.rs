@@ -5,9 +5,9 @@ use std::time::Duration;
 
 /// The measurement of one tool.
 pub struct Row {
-    name: &'static str,
+    pub name: &'static str,
     seconds: Vec<f64>,
-    cached: Vec<Option<u64>>,
+    pub cached: Vec<Option<u64>>,
     pub failure: Option<String>,
 }
 
@@ -23,7 +23,7 @@ impl Row {
     }
 
     /// Seconds of a tool that never failed.
-    fn median(&self) -> Option<f64> {
+    pub fn median(&self) -> Option<f64> {
         if self.failure.is_some() { None } else { median(&self.seconds) }
     }
 }
@@ -54,13 +54,21 @@ pub fn print(rows: &[Row], options: &Options) {
 
 /// The most that any run left behind, of source and target together.
 fn cached(runs: &[Option<u64>], size: u64) -> String {
-    match runs.iter().copied().collect::<Option<Vec<u64>>>().and_then(|all| all.into_iter().max()) {
-        Some(bytes) => {
-            let percent = bytes as f64 * 100.0 / (2.0 * size as f64);
+    match most(runs).zip(cached_percent(runs, size)) {
+        Some((bytes, percent)) => {
             format!("{:.1} MiB, {percent:.1} %", bytes as f64 / f64::from(1 << 20))
         }
         None => "n/a (fincore missing)".to_owned(),
     }
+}
+
+/// Returns the same as a percentage of both files.
+pub fn cached_percent(runs: &[Option<u64>], size: u64) -> Option<f64> {
+    most(runs).map(|bytes| bytes as f64 * 100.0 / (2.0 * size as f64))
+}
+
+fn most(runs: &[Option<u64>]) -> Option<u64> {
+    runs.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
 }
 
 fn median(values: &[f64]) -> Option<f64> {

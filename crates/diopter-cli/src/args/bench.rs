@@ -121,7 +121,8 @@ pub struct BenchArgs {
     /// Write the result to this file [default: dio-bench.json here, or the next free number]
     #[arg(long, value_name = "FILE")]
     pub json_out: Option<PathBuf>,
-    /// Write the report, one page with charts, to this file [default: next to the result, none with --json]
+    /// Write the report, one page with charts, to this file [default: next to the result, none with
+    /// --json]
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Also write the tables as Markdown
