@@ -1,7 +1,7 @@
 //! The processes that are traced: a command, running processes, a cgroup, or all. Lists their
 //! threads, and notices when they end. What their requests become is joined elsewhere.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -20,14 +20,17 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 const CGROUPS_MAX: usize = 4096;
 /// `PF_KTHREAD` of the flags in `/proc/PID/stat`.
 const KERNEL_THREAD: u64 = 0x20_0000;
+/// The parent and the flags, by their place after the name in `/proc/PID/stat`.
+const PARENT: usize = 1;
+const FLAGS: usize = 6;
 
 /// The processes whose direct I/O is traced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A command that is started, with its arguments, and the processes that it starts.
     Command(Vec<OsString>),
-    /// Running processes by their numbers, all of their threads, and the processes that they start
-    /// from then on.
+    /// Running processes by their numbers, all of their threads, and their descendants: those that
+    /// run already, and those that they start.
     Processes(Vec<u32>),
     /// The processes of a control group and of those below it.
     Cgroup(PathBuf),
@@ -94,9 +97,9 @@ impl Attached {
     pub fn scope(&self) -> Scope {
         let mut scope = Scope::default();
         match self {
-            Attached::Processes(processes) => {
-                for (process, ..) in processes {
-                    scope.add_process(*process);
+            Attached::Processes(_) => {
+                for process in self.processes() {
+                    scope.add_process(process);
                 }
             }
             Attached::Cgroup(cgroup) => {
@@ -133,7 +136,9 @@ impl Attached {
     pub fn processes(&self) -> Vec<u32> {
         match self {
             Attached::Processes(processes) => {
-                processes.iter().map(|(number, ..)| *number).collect()
+                // The number of one that exited may be that of another process now.
+                let running = processes.iter().filter(|(_, _, end)| !has_ended(end));
+                with_descendants(running.map(|(number, ..)| *number).collect())
             }
             Attached::Cgroup(cgroup) => {
                 let groups = cgroup.groups().into_iter();
@@ -284,15 +289,35 @@ fn numbers_in(dir: &Path) -> impl Iterator<Item = u32> + use<> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
+/// Adds the descendants of processes, which a server has had since it was started.
+fn with_descendants(mut processes: Vec<u32>) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for process in numbers_in(Path::new("/proc")).filter(|it| *it != std::process::id()) {
+        if let Some(parent) = stat_of(process, PARENT) {
+            children.entry(u32::try_from(parent).unwrap_or(0)).or_default().push(process);
+        }
+    }
+    let mut at = 0;
+    while let Some(process) = processes.get(at) {
+        processes.extend(children.remove(process).unwrap_or_default());
+        at += 1;
+    }
+    processes.sort_unstable();
+    processes.dedup();
+    processes
+}
+
 /// Returns true for a thread of the kernel: it makes requests for others, not its own.
 fn is_kernel_thread(process: u32) -> bool {
-    let stat = fs::read(Path::new("/proc").join(process.to_string()).join("stat"));
-    let stat = stat.unwrap_or_default();
+    stat_of(process, FLAGS).is_some_and(|flags| flags & KERNEL_THREAD != 0)
+}
+
+/// Returns a number of `/proc/PID/stat` by its place after the name.
+fn stat_of(process: u32, place: usize) -> Option<u64> {
+    let stat = fs::read(Path::new("/proc").join(process.to_string()).join("stat")).ok()?;
     // The name is in brackets, and may hold some.
     let behind_name = stat.iter().rposition(|byte| *byte == b')').map_or(0, |at| at + 1);
-    let rest = String::from_utf8_lossy(&stat[behind_name..]).into_owned();
-    let flags = rest.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
-    flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
+    String::from_utf8_lossy(&stat[behind_name..]).split_whitespace().nth(place)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -321,6 +346,30 @@ mod tests {
         });
         let refused = thread.join().unwrap();
         assert!(refused.contains(&format!("a thread of process {own}")), "{refused}");
+    }
+
+    #[test]
+    fn the_descendants_that_run_already_are_listed_too() {
+        // The shell starts another one, which starts sleep; each waits for its child.
+        let script = "sh -c 'sleep 600 & echo $!; wait' & echo $!; wait";
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", script]).stdout(std::process::Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        let output = std::io::BufReader::new(shell.stdout.take().unwrap());
+        let numbers =
+            std::io::BufRead::lines(output).take(2).map(|it| it.unwrap().parse().unwrap());
+        let mut expected: Vec<u32> = numbers.chain([shell.id()]).collect();
+        expected.sort_unstable();
+        let attached = Attached::find(&Target::Processes(vec![shell.id()])).unwrap().unwrap();
+        assert_eq!(attached.processes(), expected);
+        let members = attached.scope().members;
+        assert_eq!(members.iter().map(|one| one.process).collect::<Vec<_>>(), expected);
+        for process in expected {
+            let number = Pid::from_raw(process.cast_signed()).unwrap();
+            rustix::process::kill_process(number, rustix::process::Signal::KILL).unwrap();
+        }
+        shell.wait().unwrap();
+        assert_eq!(attached.processes(), [0; 0]);
     }
 
     #[test]

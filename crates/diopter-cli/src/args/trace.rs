@@ -51,7 +51,8 @@ Exit status:
     after_long_help = format!("{EXAMPLES}\n\n{PRIVILEGES}\n\n{EXIT_STATUS}\n\n{ABOUT_SIZES}")
 )]
 pub struct TraceArgs {
-    /// Trace running processes: all of their threads, and what they start from then on
+    /// Trace running processes: all of their threads and descendants, and what they start from then
+    /// on
     #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
     pub processes: Vec<u32>,
     /// Trace the processes of a control group and of those below it
