@@ -341,8 +341,9 @@ fn watch(child: &mut Child, console: &MemoryFile, options: &BootOptions) -> io::
     let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     let begin = Instant::now();
     let mut printed = (0, begin);
+    let is_stopped = || options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
     loop {
-        if options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+        if is_stopped() {
             return Ok(Ended::Stopped);
         }
         let length = console.0.metadata()?.len();
@@ -358,7 +359,13 @@ fn watch(child: &mut Child, console: &MemoryFile, options: &BootOptions) -> io::
         match rustix::event::poll(&mut polled, Some(&slice)) {
             Ok(0) if left.is_zero() => return Ok(Ended::TimedOut),
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            Ok(_) => return Ok(Ended::Exited(child.wait()?.success())),
+            Ok(_) => {
+                let status = child.wait()?;
+                // The interrupt key of a terminal ends the emulator too.
+                let ended =
+                    if is_stopped() { Ended::Stopped } else { Ended::Exited(status.success()) };
+                return Ok(ended);
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -382,4 +389,29 @@ fn tail(text: &str, count: usize) -> String {
 
 fn failed(step: &str, qemu: &Path, what: &str) -> BootError {
     BootError::Emulator(format!("{step} {}: {what}", qemu.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emulator_that_the_same_signal_ended_was_stopped() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let options = BootOptions { stop: Some(Arc::clone(&stop)), ..BootOptions::default() };
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        let interrupt = std::thread::spawn(move || {
+            stop.store(true, Ordering::Relaxed);
+            rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        });
+        let console = MemoryFile::make("console").unwrap();
+        let ended = wait(&mut child, &console, &options).unwrap();
+        assert!(matches!(ended, Ended::Stopped));
+        interrupt.join().unwrap();
+
+        let options = BootOptions { stop: Some(Arc::default()), ..BootOptions::default() };
+        let mut child = Command::new("true").spawn().unwrap();
+        assert!(matches!(wait(&mut child, &console, &options).unwrap(), Ended::Exited(true)));
+    }
 }

@@ -40,8 +40,11 @@ pub fn run(command: &LabCommand, look: &Look) -> u8 {
         }
         LabCommand::Check(args) => ("lab check", check::run(args, &stop).map(check::for_git)),
     };
-    done.unwrap_or_else(|error| match (&error, stop.exit_status()) {
-        (LabError::Stopped, Some(status)) => status,
+    done.unwrap_or_else(|error| match (&error, stop.arrived()) {
+        (LabError::Stopped, Some(signal)) => {
+            log::fail(command, &format!("ended by {}", signal.name()));
+            signal.exit_status()
+        }
         _ => {
             log::fail(command, &error.to_string());
             status

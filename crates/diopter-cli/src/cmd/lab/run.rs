@@ -13,6 +13,7 @@ use diopter_lab::{BootOptions, Choice, Fleet, Kernel, LabError, Machine, Progres
 use super::stop::Stop;
 use super::store;
 use crate::args::RunArgs;
+use crate::log;
 use crate::output::{self, DONE, TROUBLE};
 
 /// Runs the command, and returns the exit status.
@@ -93,8 +94,11 @@ fn print(args: &RunArgs, bench: &Bench, stop: &Stop) -> Result<u8, LabError> {
     }
     let has_figures =
         bench.rows.iter().flat_map(|row| &row.cells).any(|cell| !cell.samples.is_empty());
-    let status = match stop.exit_status() {
-        Some(status) if bench.is_interrupted => status,
+    let status = match stop.arrived() {
+        Some(signal) if bench.is_interrupted => {
+            log::fail("lab run", &format!("ended by {}", signal.name()));
+            signal.exit_status()
+        }
         _ if has_figures => DONE,
         _ => TROUBLE,
     };

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use diopter_copy::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::signals::Signals;
@@ -30,8 +31,8 @@ impl Stop {
         Arc::clone(&self.flag)
     }
 
-    /// Returns the exit status of a command that a signal ended.
-    pub fn exit_status(&self) -> Option<u8> {
-        self.signals.arrived().map(|signal| signal.exit_status())
+    /// Returns the signal, if there was one.
+    pub fn arrived(&self) -> Option<Signal> {
+        self.signals.arrived()
     }
 }
