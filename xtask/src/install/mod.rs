@@ -6,6 +6,7 @@ pub mod place;
 
 pub mod stage;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
@@ -88,10 +89,19 @@ pub fn run(arguments: &[String]) -> Outcome {
     Ok(true)
 }
 
-/// Puts each file of the stage under its name, and the list of them last.
+/// Puts each file of the stage under its name, and removes what only an earlier version had. The
+/// list has every file that is there, at any moment.
 fn put(options: &Options, staged: &Path) -> Result<(), String> {
-    let mut list = String::new();
-    for name in place::below(staged)? {
+    let names = place::below(staged)?;
+    let new: BTreeSet<PathBuf> = names.iter().map(|name| Path::new("/").join(name)).collect();
+    let list = options.at(&options.prefix.join(LIST));
+    place::directory(list.parent().expect("a file is in a directory"))?;
+    let old: BTreeSet<PathBuf> = match list.symlink_metadata() {
+        Ok(_) => names_in(&list, &options.prefix)?.into_iter().collect(),
+        Err(_) => BTreeSet::new(),
+    };
+    write_list(&list, old.union(&new))?;
+    for name in names {
         let (from, to) = (staged.join(&name), options.at(&name));
         place::directory(to.parent().expect("a file is in a directory"))?;
         let fail = |error: std::io::Error| format!("read {}: {error}", from.display());
@@ -101,29 +111,48 @@ fn put(options: &Options, staged: &Path) -> Result<(), String> {
             let mode = fs::metadata(&from).map_err(fail)?.permissions().mode() & 0o777;
             place::file(&to, &stage::read(&from)?, mode)?;
         }
-        list.push_str(&format!("/{}\n", name.display()));
     }
-    let to = options.at(&options.prefix.join(LIST));
-    place::directory(to.parent().expect("a file is in a directory"))?;
-    place::file(&to, list.as_bytes(), 0o644)
+    for name in old.difference(&new) {
+        remove_one(options, name)?;
+    }
+    write_list(&list, new.iter())
+}
+
+fn write_list<'a>(list: &Path, names: impl Iterator<Item = &'a PathBuf>) -> Result<(), String> {
+    let text: String = names.map(|name| format!("{}\n", name.display())).collect();
+    place::file(list, text.as_bytes(), 0o644)
+}
+
+/// Returns the names of the list, which no other user can have written.
+fn names_in(list: &Path, prefix: &Path) -> Result<Vec<PathBuf>, String> {
+    let failed = |error: std::io::Error| format!("read {}: {error}", list.display());
+    place::check(list.parent().expect("a file is in a directory"))?;
+    if !list.symlink_metadata().map_err(failed)?.is_file() {
+        return Err(format!("read {}: it is not a file; remove it", list.display()));
+    }
+    let text = fs::read_to_string(list).map_err(failed)?;
+    Ok(listed(&text, prefix)?.into_iter().map(Path::to_owned).collect())
+}
+
+fn remove_one(options: &Options, name: &Path) -> Result<(), String> {
+    let path = options.at(name);
+    match path.parent().filter(|above| above.is_dir()) {
+        Some(above) => place::check(above)?,
+        None => return Ok(()),
+    }
+    place::remove(&path)
 }
 
 /// `cargo xtask uninstall`
 pub fn remove(arguments: &[String]) -> Outcome {
     let options = Options::parse(arguments)?;
     let list = options.at(&options.prefix.join(LIST));
-    let text = fs::read_to_string(&list).map_err(|error| {
+    if let Err(error) = list.symlink_metadata() {
         let list = list.display();
-        format!("read {list}: {error}; give the PREFIX and DESTDIR of `make install`")
-    })?;
-    let names = listed(&text, &options.prefix)?;
-    for name in names {
-        let path = options.at(name);
-        match path.parent().filter(|above| above.is_dir()) {
-            Some(above) => place::check(above)?,
-            None => continue,
-        }
-        place::remove(&path)?;
+        return Err(format!("read {list}: {error}; give the PREFIX and DESTDIR of `make install`"));
+    }
+    for name in names_in(&list, &options.prefix)? {
+        remove_one(&options, &name)?;
     }
     place::remove(&list)?;
     for name in OWN {
@@ -183,6 +212,41 @@ mod tests {
         for bad in ["/etc/passwd\n", "/usr/local/../../etc/passwd\n", "\n", "bin/dio\n"] {
             assert!(listed(&format!("{good}{bad}"), prefix).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_later_version_removes_what_only_the_earlier_one_had() {
+        let scratch = repo::target_dir().join(format!("tmp/upgrade-{}", std::process::id()));
+        let (staged, root) = (scratch.join("staged"), scratch.join("root"));
+        let options = parse(&format!("--prefix /opt/x --destdir {}", root.display()));
+        let options = options.expect("it is plain");
+        fs::create_dir_all(staged.join("opt/x/lib")).expect("a directory");
+        fs::create_dir_all(&root).expect("a directory");
+        for (version, gone) in [("1", None), ("2", Some("1"))] {
+            let library = |version: &str| format!("opt/x/lib/lib.so.{version}");
+            fs::write(staged.join(library(version)), version).expect("a file");
+            gone.map_or(Ok(()), |gone| fs::remove_file(staged.join(library(gone)))).expect("gone");
+            put(&options, &staged).expect("it is installed");
+            let there = place::below(&root).expect("a list");
+            assert_eq!(
+                there,
+                [Path::new("opt/x/lib/diopter/installed"), library(version).as_ref()]
+            );
+        }
+        // An upgrade that ends early: everything that is there is in the list.
+        fs::remove_file(staged.join("opt/x/lib/lib.so.2")).expect("gone");
+        fs::create_dir(root.join("opt/x/lib/lib.so.3")).expect("in the way");
+        fs::write(staged.join("opt/x/lib/lib.so.3"), "3").expect("a file");
+        put(&options, &staged).expect_err("a directory is in the way");
+        let list = root.join("opt/x/lib/diopter/installed");
+        let names = fs::read_to_string(&list).expect("the list");
+        assert_eq!(names, "/opt/x/lib/lib.so.2\n/opt/x/lib/lib.so.3\n");
+        // A list that leads elsewhere is not read.
+        fs::rename(&list, scratch.join("list")).expect("renamed");
+        std::os::unix::fs::symlink(scratch.join("list"), &list).expect("a link");
+        let refused = names_in(&list, &options.prefix).expect_err("a link");
+        assert!(refused.contains("it is not a file"), "{refused}");
+        fs::remove_dir_all(&scratch).expect("the directory goes");
     }
 
     #[test]

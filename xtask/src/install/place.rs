@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::repo;
@@ -37,7 +37,10 @@ pub fn directory(path: &Path) -> Result<(), String> {
 pub fn file(path: &Path, content: &[u8], mode: u32) -> Result<(), String> {
     let fail = |error: io::Error| failed("write", path, &error);
     under_new_name(path, |new| {
-        let mut file = File::options().write(true).create_new(true).open(new).map_err(fail)?;
+        // Nobody else opens it before it has its mode.
+        let mut options = File::options();
+        options.write(true).create_new(true).mode(0o600);
+        let mut file = options.open(new).map_err(fail)?;
         file.write_all(content).map_err(fail)?;
         file.set_permissions(Permissions::from_mode(mode)).map_err(fail)?;
         file.sync_all().map_err(fail)

@@ -106,6 +106,10 @@ impl Stage {
         ]);
         make.arg(format!("PREFIX={}", self.prefix.display()));
         make.arg(format!("LIBDIR={}", self.prefix.join(self.names.lib).display()));
+        // Each directory: the Makefile takes those that are not given from the environment.
+        for (name, below) in [("INCLUDEDIR", "include"), ("MANDIR", "share/man")] {
+            make.arg(format!("{name}={}", self.prefix.join(below).display()));
+        }
         make.arg(format!("DESTDIR={}", self.root.display()));
         make.arg(format!("PROFILE={}", self.profile));
         make.env("CARGO_TARGET_DIR", repo::target_dir());
