@@ -37,7 +37,7 @@ pub fn directory(path: &Path) -> Result<(), String> {
 pub fn file(path: &Path, content: &[u8], mode: u32) -> Result<(), String> {
     let fail = |error: io::Error| failed("write", path, &error);
     under_new_name(path, |new| {
-        // Nobody else opens it before it has its mode.
+        // No other user opens it before it has its mode.
         let mut options = File::options();
         options.write(true).create_new(true).mode(0o600);
         let mut file = options.open(new).map_err(fail)?;
