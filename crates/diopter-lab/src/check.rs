@@ -1,6 +1,7 @@
 //! One kernel against a base, for `git bisect run`: good, bad, or unknown. The caller maps them
 //! to exit statuses.
 
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -101,15 +102,20 @@ pub struct Place<'a> {
 
 impl Metric {
     /// Returns the verdict about a figure. Contexts have no order: a change in either direction is
-    /// bad. Of the others only a worse figure is, by the factor of [`diopter_bench::compare`].
+    /// bad. Of the others only a worse figure is, by the factor of [`diopter_bench::compare`]. Two
+    /// figures of 0 have no factor.
     #[must_use]
     pub fn verdict(self, base: f64, figure: f64, tolerance: f64) -> Verdict {
-        let is_bad = match self {
-            Metric::Contexts => (figure - base).abs() > tolerance * 100.0,
-            Metric::Iops => base / figure > 1.0 + tolerance,
-            Metric::Instructions => figure / base > 1.0 + tolerance,
+        let (found, limit) = match self {
+            Metric::Contexts => ((figure - base).abs(), tolerance * 100.0),
+            Metric::Iops => (base / figure, 1.0 + tolerance),
+            Metric::Instructions => (figure / base, 1.0 + tolerance),
         };
-        if is_bad { Verdict::Bad } else { Verdict::Good }
+        match found.partial_cmp(&limit) {
+            Some(Ordering::Greater) => Verdict::Bad,
+            Some(_) => Verdict::Good,
+            None => Verdict::Unknown,
+        }
     }
 }
 
@@ -162,6 +168,9 @@ pub fn check(
         Measured::Figure(figure) => {
             checked.figure = Some(figure);
             check.verdict = question.metric.verdict(base_figure, figure, question.tolerance);
+            if check.verdict == Verdict::Unknown {
+                check.reason = "both figures are 0".to_owned();
+            }
         }
         Measured::Skipped { reason, .. } => check.reason = reason,
     }
@@ -321,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_context_may_not_change_and_a_rate_may_not_get_worse() {
-        use Verdict::{Bad, Good};
+        use Verdict::{Bad, Good, Unknown};
         for (metric, base, figure, expected) in [
             (Metric::Contexts, 100.0, 95.0, Good),
             (Metric::Contexts, 100.0, 94.9, Bad),
@@ -333,6 +342,8 @@ mod tests {
             (Metric::Instructions, 100.0, 105.0, Good),
             (Metric::Instructions, 100.0, 105.1, Bad),
             (Metric::Instructions, 200.0, 100.0, Good),
+            (Metric::Iops, 0.0, 0.0, Unknown),
+            (Metric::Instructions, 0.0, 0.0, Unknown),
         ] {
             assert_eq!(metric.verdict(base, figure, 0.05), expected, "{metric:?} {base} {figure}");
         }
