@@ -281,7 +281,7 @@ impl Bench<'_> {
             program: self.program,
             programs: &self.place.programs.digest,
             machine: &lab.machine.facts(lab.options),
-            kernel: &identity(kernel)?,
+            kernel: &identity(kernel),
             plan: &format!("{plan:?}"),
         };
         if let Some(sample) = self.store.measured(&key)? {

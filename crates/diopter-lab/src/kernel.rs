@@ -18,8 +18,8 @@ pub struct Kernel {
     pub version: String,
     /// The image to boot (bzImage).
     pub image: PathBuf,
-    /// BLAKE3 of the image, checked at each boot; `None` for a file of the user's own.
-    pub image_digest: Option<String>,
+    /// BLAKE3 of the image, checked at each boot.
+    pub image_digest: String,
     pub modules: ModuleSet,
 }
 

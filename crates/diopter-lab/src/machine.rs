@@ -162,7 +162,7 @@ impl Machine {
         options: &BootOptions,
     ) -> Result<Console, BootError> {
         let begin = Instant::now();
-        let image = trust::read(&kernel.image, kernel.image_digest.as_deref())
+        let image = trust::read(&kernel.image, Some(&kernel.image_digest))
             .map_err(|error| failed("boot", &kernel.image, &error.to_string()))?;
         let initrd = initramfs.with_job(script);
         let mut files = Files::make((&image, &initrd), options.nvme_bytes.unwrap_or(0))

@@ -30,7 +30,8 @@ fn emulator(dir: &Path, body: &str) -> Machine {
 fn boot(dir: &Path, body: &str, options: &BootOptions) -> Result<Console, BootError> {
     let image = dir.join("image");
     fs::write(&image, b"an image").unwrap();
-    let kernel = Kernel { image, ..Kernel::default() };
+    let image_digest = blake3::hash(b"an image").to_hex().to_string();
+    let kernel = Kernel { image, image_digest, ..Kernel::default() };
     emulator(dir, body).boot(&kernel, &Initramfs::default(), "true", options)
 }
 
@@ -165,7 +166,7 @@ fn an_image_that_is_not_what_was_fetched_is_not_booted() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("vmlinuz");
     fs::write(&image, b"another image").unwrap();
-    let digest = Some(blake3::hash(b"an image").to_hex().to_string());
+    let digest = blake3::hash(b"an image").to_hex().to_string();
     let kernel = Kernel { image, image_digest: digest, ..Kernel::default() };
     let machine = emulator(dir.path(), "echo 'lab: end 0' >$console");
     let booted = machine.boot(&kernel, &Initramfs::default(), "true", &BootOptions::default());

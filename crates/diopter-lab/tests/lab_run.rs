@@ -54,7 +54,8 @@ fn emulator(dir: &Path, cases: &str) -> Machine {
 fn kernel(dir: &Path, series: &str) -> Kernel {
     let image = dir.join(format!("image-{series}"));
     fs::write(&image, series).unwrap();
-    Kernel { series: series.to_owned(), image, ..Kernel::default() }
+    let image_digest = blake3::hash(series.as_bytes()).to_hex().to_string();
+    Kernel { series: series.to_owned(), image, image_digest, ..Kernel::default() }
 }
 
 fn ran(dir: &Path, kernels: &[Kernel], repeats: u32, cases: &str) -> Bench {

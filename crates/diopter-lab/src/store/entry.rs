@@ -97,7 +97,7 @@ pub(super) fn read_kernel(dir: &Path) -> Option<Kernel> {
         package: facts.package,
         version: facts.version,
         image: dir.join(unpack::IMAGE),
-        image_digest: Some(facts.digest),
+        image_digest: facts.digest,
         modules: ModuleSet { modules, built_in: facts.built_in },
     })
 }

@@ -17,6 +17,7 @@ use crate::choice::Choice;
 use crate::error::LabError;
 use crate::kernel::Kernel;
 use crate::programs;
+use crate::trust;
 use crate::unpack;
 use crate::version;
 use crate::watch::{Progress, Watch};
@@ -229,24 +230,25 @@ impl Store {
         let dir = self.cache.temporary()?;
         self.cache.mark(dir.path())?;
         drop(lock);
-        let image = match (image, &parts.image) {
-            (Some(image), _) => image,
-            (None, Some(content)) => {
-                let path = dir.path().join(unpack::IMAGE);
-                fs::write(&path, content).map_err(LabError::file("write", &path))?;
-                path
-            }
-            (None, None) => {
-                return Err(LabError::Layout { package: names, lacks: "vmlinuz".to_owned() });
-            }
+        // A copy: a build that goes on meanwhile changes neither what boots nor its identity.
+        let content = match &image {
+            Some(path) => Some(trust::read(path, None).map_err(LabError::file("read", path))?),
+            None => parts.image.take(),
         };
+        let Some::<Vec<u8>>(content) = content else {
+            return Err(LabError::Layout { package: names, lacks: "vmlinuz".to_owned() });
+        };
+        let file = image.as_deref().unwrap_or(Path::new(unpack::IMAGE));
+        let file_name = file.file_name().map(|name| name.display().to_string());
+        let image = dir.path().join(unpack::IMAGE);
+        fs::write(&image, &content).map_err(LabError::file("write", &image))?;
+        let image_digest = blake3::hash(&content).to_hex().to_string();
         let modules = parts.write_modules(dir.path(), &names)?;
         self.own.push(dir);
-        let file_name = image.file_name().map(|name| name.display().to_string());
         let release = parts.release.clone().or(file_name).unwrap_or_default();
         let series = version::series(&release).unwrap_or_else(|| release.clone());
         let package = if packages.is_empty() { String::new() } else { names };
-        let (version, image_digest) = (String::new(), None);
+        let version = String::new();
         Ok(Kernel { series, release, package, version, image, image_digest, modules })
     }
 
