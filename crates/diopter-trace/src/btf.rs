@@ -13,7 +13,9 @@ const KIND_ARRAY: u32 = 3;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_ENUM: u32 = 6;
+const KIND_POINTER: u32 = 2;
 const KIND_TYPEDEF: u32 = 8;
+const KIND_FUNCTION: u32 = 12;
 const KIND_PROTOTYPE: u32 = 13;
 const KIND_VARIABLE: u32 = 14;
 const KIND_SECTION: u32 = 15;
@@ -31,6 +33,7 @@ pub struct Btf {
     types: Vec<usize>,
     typedefs: HashMap<String, u32>,
     structures: HashMap<String, u32>,
+    functions: HashMap<String, u32>,
 }
 
 impl Btf {
@@ -61,6 +64,7 @@ impl Btf {
             types: vec![0],
             typedefs: HashMap::new(),
             structures: HashMap::new(),
+            functions: HashMap::new(),
         };
         btf.bytes = bytes;
         let mut at = start;
@@ -76,6 +80,21 @@ impl Btf {
     #[must_use]
     pub fn typedef(&self, name: &str) -> Option<u32> {
         self.typedefs.get(name).copied()
+    }
+
+    /// The number of parameters of a function, or of the functions that a named type points to.
+    #[must_use]
+    pub fn parameters(&self, name: &str) -> Option<usize> {
+        let mut number = self.functions.get(name).copied().or_else(|| self.typedef(name))?;
+        for _ in 0..DEPTH_MAX {
+            let at = *self.types.get(index(number)?)?;
+            match self.kind(at)? {
+                KIND_PROTOTYPE => return index(word(&self.bytes, at + 4)? & 0xffff),
+                KIND_TYPEDEF | KIND_POINTER | KIND_FUNCTION => number = word(&self.bytes, at + 8)?,
+                _ => return None,
+            }
+        }
+        None
     }
 
     /// The first byte of a field in a structure, nameless structures inside it looked through.
@@ -105,6 +124,7 @@ impl Btf {
         let names = match kind {
             KIND_TYPEDEF => &mut self.typedefs,
             KIND_STRUCT => &mut self.structures,
+            KIND_FUNCTION => &mut self.functions,
             _ => return Some(()),
         };
         let number = u32::try_from(self.types.len() - 1).ok()?;

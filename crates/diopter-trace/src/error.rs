@@ -24,10 +24,12 @@ pub enum TraceError {
     Cgroup(PathBuf),
     /// The kernel is locked down for confidentiality, which forbids tracing even to root.
     LockedDown,
-    /// The kernel has no events of direct I/O.
+    /// The kernel has no events of direct I/O, and no probes can be made that show the same.
     NoIomapEvents {
         /// The kernel's release.
         release: String,
+        /// Why there are no probes.
+        why: String,
     },
     /// There is no such command.
     CommandNotFound(String),
@@ -107,10 +109,11 @@ impl fmt::Display for TraceError {
                 "the kernel is locked down and allows no tracing; boot it without \
                  lockdown=confidentiality (integrity allows tracing)"
             ),
-            TraceError::NoIomapEvents { release } => write!(
+            TraceError::NoIomapEvents { release, why } => write!(
                 f,
-                "kernel {release} has no events of direct I/O (iomap_dio_rw_begin came with 6.6); \
-                 trace on a newer kernel, or look at the block layer alone with blktrace"
+                "kernel {release} has no events of direct I/O (iomap_dio_rw_begin came with 6.6), \
+                 and cannot be traced by probes: {why}; trace on a newer kernel, or look at the \
+                 block layer alone with blktrace"
             ),
             TraceError::CommandNotFound(command) => {
                 write!(f, "{command}: no such command; check its name and PATH")

@@ -53,6 +53,8 @@ pub enum Flow {
 pub struct Event {
     /// Nanoseconds of the monotonic clock.
     pub time: u64,
+    /// The CPU, where that is known.
+    pub cpu: u32,
     /// The thread that ran, or that was interrupted.
     pub thread: u32,
     /// The common flags.
@@ -74,6 +76,18 @@ pub enum What {
         is_first: bool,
         /// True if the submitter waits for it, where that shows.
         is_waited_for: Option<bool>,
+    },
+    /// iomap begins to complete a request.
+    Completing {
+        /// The file.
+        inode: Inode,
+        /// Its file position, which has not moved yet.
+        position: u64,
+    },
+    /// iomap finished the request that it began to complete last in this context.
+    Completed {
+        /// Bytes, or a negative errno.
+        result: i64,
     },
     /// iomap finished it.
     Complete {
@@ -179,8 +193,12 @@ pub struct Begin {
     pub flags: u32,
     /// True if its submitter does not wait.
     pub is_async: bool,
-    /// True if it is marked as a write; one that its submitter waits for is not.
+    /// True if it is marked as a write; one that its submitter waits for is not always.
     pub is_write: bool,
+    /// True if its file has pages in the page cache, where this shows it.
+    pub has_cached_pages: Option<bool>,
+    /// The address of its control block, which is that of a ring's entry; 0 where it is not shown.
+    pub block: u64,
 }
 
 /// `IOCB_HIPRI`.
@@ -196,6 +214,8 @@ const CLONE_THREAD: u64 = 0x1_0000;
 pub enum Need {
     /// Without it there is no trace.
     Must,
+    /// Without it, and where no probe shows the same, there is no trace.
+    MustOrProbe,
     /// Without it this cannot be known.
     Shows(&'static str),
     /// Other events show the same.
@@ -203,19 +223,20 @@ pub enum Need {
 }
 
 /// One event that is listened to.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Source {
     /// `system/name`.
     pub name: &'static str,
     /// The need of a trace for it.
     pub need: Need,
-    /// The fields that are read, in this order.
+    /// The fields that are read, in this order. The first is the one that the event is about: it
+    /// shows nothing where it lacks that.
     pub fields: &'static [&'static str],
     /// From a record to what it says.
     pub read: fn(Record<'_>) -> What,
 }
 
-const fn source(
+pub const fn source(
     name: &'static str,
     need: Need,
     fields: &'static [&'static str],
@@ -232,6 +253,7 @@ pub const WAKES: &[&str] = &[
     "syscalls/sys_exit_io_pgetevents",
     "io_uring/io_uring_complete",
     "io_uring/io_uring_submit_req",
+    "io_uring/io_uring_submit_sqe",
 ];
 /// Events of work that are of use for two functions only.
 pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start"];
@@ -247,17 +269,20 @@ const SECTORS: &[&str] = &["dev", "sector", "nr_sector", "rwbs", "error"];
 pub const SOURCES: &[Source] = &[
     source(
         "iomap/iomap_dio_rw_begin",
-        Need::Must,
+        Need::MustOrProbe,
         &["dev", "ino", "isize", "pos", "count", "done_before", "ki_flags", "aio"],
         |record| What::Begin(begin(record)),
     ),
-    source("iomap/iomap_dio_complete", Need::Must, &["dev", "ino", "pos", "ret"], |record| {
-        What::Complete {
+    source(
+        "iomap/iomap_dio_complete",
+        Need::MustOrProbe,
+        &["dev", "ino", "pos", "ret"],
+        |record| What::Complete {
             inode: inode(record),
             position: record.number(2),
             result: record.signed(3),
-        }
-    }),
+        },
+    ),
     source("iomap/iomap_dio_invalidate_fail", Need::Helps, &["dev", "ino"], |record| {
         What::InvalidateFailed(inode(record))
     }),
@@ -279,6 +304,10 @@ pub const SOURCES: &[Source] = &[
         What::WorkStarted { work: record.number(0), function: record.number(1) }
     }),
     source("io_uring/io_uring_submit_req", Need::Helps, &["req"], |record| {
+        What::UringSubmitted(record.number(0))
+    }),
+    // The name before 6.3; without the field before 5.19.
+    source("io_uring/io_uring_submit_sqe", Need::Helps, &["req"], |record| {
         What::UringSubmitted(record.number(0))
     }),
     source("io_uring/io_uring_complete", Need::Helps, &["req"], |record| {
@@ -390,7 +419,8 @@ pub fn now() -> u64 {
     parts.0.unwrap_or_default().saturating_mul(1_000_000_000) + parts.1.unwrap_or_default()
 }
 
-fn inode(record: Record<'_>) -> Inode {
+/// The inode whose device and number are the first two fields.
+pub fn inode(record: Record<'_>) -> Inode {
     Inode { device: Device(record.number32(0)), number: record.number(1) }
 }
 
@@ -405,6 +435,8 @@ fn begin(record: Record<'_>) -> Begin {
         flags,
         is_async: record.number(7) != 0,
         is_write: flags & IOCB_WRITE != 0,
+        has_cached_pages: None,
+        block: 0,
     }
 }
 

@@ -10,7 +10,10 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use crate::error::TraceError;
-use crate::event::{self, Need};
+use crate::event::{self, Need, Source};
+use crate::format::EventFormat;
+use crate::probes::{self, Probes};
+use crate::process;
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 /// `none integrity [confidentiality]`: the level in brackets is in force. In securityfs, which may
@@ -25,6 +28,15 @@ const FILE_BYTES_MAX: usize = 256 << 10;
 /// A removal that meets a reader that is still closing is tried again so often.
 const REMOVE_TRIES_MAX: u32 = 100;
 
+/// An event that an instance listens to.
+#[derive(Debug)]
+pub struct Listened {
+    /// Its path below `events`.
+    pub path: String,
+    pub source: &'static Source,
+    pub format: EventFormat,
+}
+
 /// Capabilities that a process without root's number needs, by their bits: to mount tracefs where
 /// it is not, and to write to its files.
 const NEEDED: [(u32, &str); 2] = [(21, "CAP_SYS_ADMIN"), (1, "CAP_DAC_OVERRIDE")];
@@ -33,6 +45,8 @@ const NEEDED: [(u32, &str); 2] = [(21, "CAP_SYS_ADMIN"), (1, "CAP_DAC_OVERRIDE")
 #[derive(Debug)]
 pub struct Instance {
     dir: PathBuf,
+    /// On a kernel without events of direct I/O. They go after the instance, which listens to them.
+    probes: Option<Probes>,
     /// The tracefs that was mounted for it, which ends with it.
     _mount: Option<OwnedFd>,
 }
@@ -55,13 +69,21 @@ impl Instance {
             return Err(TraceError::NotRoot { missing: missing_capabilities() });
         }
         remove_orphans(&instances);
-        let own = std::process::id();
-        let start = start_of(own).unwrap_or_default();
+        probes::remove_orphans(&tracefs);
+        let own = process::own('-');
         // Several traces of one process at a time each have a number.
         for number in 0..u32::MAX {
-            let dir = instances.join(format!("{PREFIX}{own}-{start}-{number}"));
+            let dir = instances.join(format!("{PREFIX}{own}-{number}"));
             match fs::create_dir(&dir) {
-                Ok(()) => return Ok(Instance { dir, _mount: mount }),
+                Ok(()) => {
+                    let mut instance = Instance { dir, probes: None, _mount: mount };
+                    if needs_probes(&tracefs) {
+                        let suffix = format!("{}_{number}", process::own('_'));
+                        let made = Probes::create(&tracefs, &suffix);
+                        instance.probes = Some(made.map_err(without_events)?);
+                    }
+                    return Ok(instance);
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(source) => {
                     let what = "a trace instance cannot be made";
@@ -102,6 +124,31 @@ impl Instance {
     #[must_use]
     pub fn has_event(&self, event: &str) -> bool {
         self.dir.join("events").join(event).is_dir()
+    }
+
+    /// Returns true if probes show what this kernel has no events for.
+    #[must_use]
+    pub fn has_probes(&self) -> bool {
+        self.probes.is_some()
+    }
+
+    /// Returns what it listens to: the events that this kernel has, and the probes.
+    ///
+    /// # Errors
+    /// [`TraceError::Malformed`] or [`TraceError::Tracefs`] when a format cannot be read.
+    pub fn listened(&self) -> Result<Vec<Listened>, TraceError> {
+        let events = event::SOURCES.iter().filter(|source| self.has_event(source.name));
+        let events = events.map(|source| (source.name.to_owned(), source));
+        let probes = self.probes.iter().flat_map(Probes::events);
+        let mut listened = Vec::new();
+        for (path, source) in events.chain(probes) {
+            let format = EventFormat::parse(&self.get(&format!("events/{path}/format"))?)?;
+            let subject = source.fields.first();
+            if subject.is_none_or(|subject| format.field(subject).is_some()) {
+                listened.push(Listened { path, source, format });
+            }
+        }
+        Ok(listened)
     }
 
     /// The path of one of its files.
@@ -194,12 +241,30 @@ fn missing_capabilities() -> String {
 fn instances_of(tracefs: &Path) -> Result<PathBuf, TraceError> {
     let instances = tracefs.join("instances");
     fs::metadata(&instances).map_err(|source| TraceError::NoTracefs { source })?;
-    let is_there = |event: &str| tracefs.join("events").join(event).is_dir();
-    let mut needed = event::SOURCES.iter().filter(|source| source.need == Need::Must);
-    if !needed.all(|source| is_there(source.name)) {
-        return Err(TraceError::NoIomapEvents { release: release() });
+    if !has_all(tracefs, Need::Must) {
+        return Err(without_events(
+            "events of the block layer and of tasks are missing".to_owned(),
+        ));
+    }
+    if needs_probes(tracefs) && !tracefs.join(probes::COMMANDS).exists() {
+        return Err(without_events("it has no probes (CONFIG_KPROBE_EVENTS)".to_owned()));
     }
     Ok(instances)
+}
+
+/// Returns true if the kernel has no events of direct I/O.
+fn needs_probes(tracefs: &Path) -> bool {
+    !has_all(tracefs, Need::MustOrProbe)
+}
+
+/// Returns true if the kernel has all events that are needed so.
+fn has_all(tracefs: &Path, need: Need) -> bool {
+    let mut needed = event::SOURCES.iter().filter(|source| source.need == need);
+    needed.all(|source| tracefs.join("events").join(source.name).is_dir())
+}
+
+fn without_events(why: String) -> TraceError {
+    TraceError::NoIomapEvents { release: release(), why }
 }
 
 /// Returns true if the kernel forbids tracing: by its own words, or else by its command line.
@@ -248,23 +313,11 @@ fn remove_orphans(instances: &Path) {
     let Ok(entries) = fs::read_dir(instances) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        if name.to_str().and_then(owner).is_some_and(|(pid, start)| start_of(pid) != Some(start)) {
+        let name = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        if name.is_some_and(|name| process::is_gone(name, '-')) {
             remove(&entry.path());
         }
     }
-}
-
-/// Returns the process that an instance's name holds, and when that process began.
-fn owner(name: &str) -> Option<(u32, u64)> {
-    let mut parts = name.strip_prefix(PREFIX)?.split('-').map(str::parse::<u64>);
-    let (pid, start) = (parts.next()?.ok()?, parts.next()?.ok()?);
-    Some((u32::try_from(pid).ok()?, start))
-}
-
-/// When a process began, in ticks since boot: with its number, it is never used again.
-fn start_of(pid: u32) -> Option<u64> {
-    let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
-    Some(process.stat().ok()?.starttime)
 }
 
 /// Stops and removes an instance. What stays behind is an orphan that the next run removes.
@@ -285,17 +338,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_is_an_orphan_once_its_process_is_gone_or_another() {
-        let own = std::process::id();
-        let start = start_of(own).unwrap();
-        assert_eq!(owner(&format!("diopter-{own}-{start}-0")), Some((own, start)));
-        assert_eq!(owner("diopter-x-1-0"), None);
-        assert_eq!(owner("somebody-1-1-0"), None);
-        // Numbers of processes end far below this.
-        assert_eq!(start_of(u32::MAX / 2), None);
-    }
-
-    #[test]
     fn a_kernel_without_the_events_or_without_tracefs_is_reported_before_anything_is_made() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(instances_of(dir.path()), Err(TraceError::NoTracefs { .. })));
@@ -308,7 +350,8 @@ mod tests {
         );
         assert!(message.to_string().contains("trace on a newer kernel"), "{message}");
         assert_eq!(message.exit_status(), 125);
-        for source in event::SOURCES.iter().filter(|source| source.need == Need::Must) {
+        let needed = [Need::Must, Need::MustOrProbe];
+        for source in event::SOURCES.iter().filter(|source| needed.contains(&source.need)) {
             fs::create_dir_all(dir.path().join("events").join(source.name)).unwrap();
         }
         assert_eq!(instances_of(dir.path()).unwrap(), dir.path().join("instances"));

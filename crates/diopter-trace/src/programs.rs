@@ -9,6 +9,7 @@ use diopter_os::bpf::{
 
 use crate::btf::Btf;
 use crate::event::{Device, Event, Inode, What};
+use crate::locked_memory::Unlimited;
 use crate::symbols;
 
 /// Bytes of the ring: room for 260 000 records.
@@ -35,8 +36,10 @@ const KIND_CACHED: i32 = 2;
 const ENDS: [(&[&str], i32); 3] = [
     (&["blkdev_bio_end_io_async"], FORM_ALONE),
     (&["blkdev_bio_end_io"], FORM_OF_SEVERAL),
-    (&["submit_bio_wait_endio", "bio_wait_end_io"], FORM_WAITED_FOR),
+    (&[END_BEFORE_5_16, "submit_bio_wait_endio", "bio_wait_end_io"], FORM_WAITED_FOR),
 ];
+/// The end of a bio that is waited for, in kernels that may end all others like those of several.
+const END_BEFORE_5_16: &str = "blkdev_bio_end_io_simple";
 const FORM_ALONE: i32 = 1;
 const FORM_OF_SEVERAL: i32 = 2;
 const FORM_WAITED_FOR: i32 = 3;
@@ -74,6 +77,8 @@ struct BioFields {
     private: i16,
     /// Where a request on a raw device keeps its first bio.
     in_request: i16,
+    /// Where the program finds the bio among its arguments.
+    argument: i16,
 }
 
 #[derive(Clone, Copy)]
@@ -101,16 +106,21 @@ struct Code {
 
 impl Programs {
     /// Loads the programs that this kernel accepts; each that fails is reported as a sentence.
+    /// Without `with_cached`, others show cached pages.
     #[must_use]
-    pub fn load() -> (Option<Programs>, Vec<String>) {
-        const NOTHING: &str = "requests on raw devices, and whether files had cached pages";
-        let none = |why: String| (None, vec![format!("{NOTHING}: {why}")]);
+    pub fn load(with_cached: bool) -> (Option<Programs>, Vec<String>) {
+        let nothing = match with_cached {
+            true => "requests on raw devices, and whether files had cached pages",
+            false => "requests on raw devices",
+        };
+        let none = |why: String| (None, vec![format!("{nothing}: {why}")]);
         let Some(btf) = Btf::of_kernel() else {
             return none("this kernel has no type information (CONFIG_DEBUG_INFO_BTF)".to_owned());
         };
         let Some(fields) = Fields::find(&btf) else {
             return none("this kernel's structures are not known".to_owned());
         };
+        let _unlimited = Unlimited::lift();
         let made = Ring::new(RING_BYTES).and_then(|ring| Ok((ring, Counter::new()?)));
         let (ring, lost) = match made {
             Ok(made) => made,
@@ -133,11 +143,12 @@ impl Programs {
         if !ends.is_empty() {
             unknown.extend(missing);
         }
-        let cached = cached_program(&btf, fields, output);
-        let has_cached = cached.is_ok();
+        let cached = with_cached.then(|| cached_program(&btf, fields, output));
+        let has_cached = matches!(cached, Some(Ok(_)));
         match cached {
-            Ok(program) => attached.push(program),
-            Err(why) => unknown.push(format!("whether files had cached pages: {why}")),
+            Some(Ok(program)) => attached.push(program),
+            Some(Err(why)) => unknown.push(format!("whether files had cached pages: {why}")),
+            None => {}
         }
         (Some(Programs { _attached: attached, ring, lost, has_cached, has_raw }), unknown)
     }
@@ -203,7 +214,7 @@ pub fn event(record: &[u8]) -> Option<Event> {
         }
         _ => return None,
     };
-    Some(Event { time: word(0)?, thread: half(3)?, flags: 0, what })
+    Some(Event { time: word(0)?, cpu: 0, thread: half(3)?, flags: 0, what })
 }
 
 /// The program that records which bios of raw devices are one request.
@@ -212,8 +223,16 @@ fn raw_program(btf: &Btf, ends: &[(u64, i32)], output: (i32, i32)) -> Result<Att
         let names = ENDS.iter().flat_map(|(names, _)| *names).copied().collect::<Vec<_>>();
         return Err(format!("/proc/kallsyms has none of {}", names.join(", ")));
     }
-    let target = btf.typedef("btf_trace_block_bio_queue");
+    const EVENT: &str = "btf_trace_block_bio_queue";
+    let target = btf.typedef(EVENT);
     let target = target.ok_or("the kernel's types name no block_bio_queue")?;
+    // The first parameter is the kernel's own, the last one the bio; before 5.11 a queue is
+    // between.
+    let argument = match btf.parameters(EVENT) {
+        Some(2) => 0,
+        Some(3) => 8,
+        _ => return Err("block_bio_queue has unknown parameters".to_owned()),
+    };
     let field = |structure, field| {
         btf.field(structure, field).ok_or_else(|| format!("no {structure}.{field} in this kernel"))
     };
@@ -221,6 +240,7 @@ fn raw_program(btf: &Btf, ends: &[(u64, i32)], output: (i32, i32)) -> Result<Att
         end: field("bio", "bi_end_io")?,
         private: field("bio", "bi_private")?,
         in_request: field("blkdev_dio", "bio")?,
+        argument,
     };
     load_at(target, &bio_code(fields, ends).finish(output))
 }
@@ -228,9 +248,11 @@ fn raw_program(btf: &Btf, ends: &[(u64, i32)], output: (i32, i32)) -> Result<Att
 /// The functions of [`ENDS`] that a kernel has, and a sentence for each form that it lacks.
 fn ends(address: impl Fn(&str) -> Option<u64>) -> (Vec<(u64, i32)>, Vec<String>) {
     let (mut ends, mut missing) = (Vec::new(), Vec::new());
+    let is_before_5_16 = address(END_BEFORE_5_16).is_some();
     for (names, form) in ENDS {
         match names.iter().find_map(|name| address(name)) {
             Some(address) => ends.push((address, form)),
+            None if form == FORM_ALONE && is_before_5_16 => {}
             None => missing.push(format!(
                 "requests on raw devices that {}: this kernel has no function {}",
                 match form {
@@ -260,7 +282,7 @@ fn cached_program(btf: &Btf, fields: Fields, output: (i32, i32)) -> Result<Attac
 /// request.
 fn bio_code(fields: BioFields, ends: &[(u64, i32)]) -> Code {
     let mut code = Code::default();
-    code.load(R6, R1, 0);
+    code.load(R6, R1, fields.argument);
     code.load(R7, R6, fields.end);
     code.set(R8, 0);
     for (address, form) in ends {
@@ -425,6 +447,7 @@ mod tests {
         let common = ["blkdev_bio_end_io_async", "blkdev_bio_end_io"];
         let with = |more: &[&'static str]| forms_of(&[&common[..], more].concat());
         assert_eq!(with(&["submit_bio_wait_endio"]), all, "6.1");
+        assert_eq!(with(&["blkdev_bio_end_io_simple", "submit_bio_wait_endio"]), all, "5.16");
         assert_eq!(with(&["bio_wait_end_io"]), all, "7.2");
         assert_eq!(with(&["bio_wait_end_io", "submit_bio_wait_endio"]), all, "6.12");
     }
@@ -437,6 +460,18 @@ mod tests {
             _ => None,
         };
         assert_eq!(ends(address).0, [(7, FORM_WAITED_FOR)]);
+    }
+
+    #[test]
+    fn before_5_16_one_bio_ends_like_several_unless_it_is_waited_for() {
+        let address = |name: &str| match name {
+            "blkdev_bio_end_io" => Some(6),
+            "blkdev_bio_end_io_simple" => Some(7),
+            // Of others who wait for a bio.
+            "submit_bio_wait_endio" => Some(8),
+            _ => None,
+        };
+        assert_eq!(ends(address), (vec![(6, FORM_OF_SEVERAL), (7, FORM_WAITED_FOR)], Vec::new()));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::error::TraceError;
 use crate::event::{self, Event, Source};
-use crate::format::{EventFormat, Field, Record, number};
-use crate::instance::Instance;
+use crate::format::{Field, Record, number};
+use crate::instance::{Instance, Listened};
 use crate::page::PageShape;
 use crate::programs::{self, RECORD_BYTES};
 use crate::spool::Spool;
@@ -15,7 +15,7 @@ use crate::spool::Spool;
 pub struct Decoder {
     shape: PageShape,
     common: [Field; 3],
-    by_id: HashMap<u16, (Source, Vec<Field>)>,
+    by_id: HashMap<u16, (&'static Source, Vec<Field>)>,
 }
 
 /// The events of a spool, in the order of their times.
@@ -32,7 +32,7 @@ pub struct Events {
 type Lane = Vec<Event>;
 
 impl Decoder {
-    /// For the events of [`event::SOURCES`] that `instance` has.
+    /// For what `instance` has to listen to.
     ///
     /// # Errors
     /// [`TraceError::Malformed`] or [`TraceError::Tracefs`] when a format cannot be read.
@@ -40,26 +40,25 @@ impl Decoder {
         let shape = PageShape::parse(&instance.get("events/header_page")?)?;
         let mut by_id = HashMap::new();
         let mut common = None;
-        for source in event::SOURCES.iter().filter(|source| instance.has_event(source.name)) {
-            let format =
-                EventFormat::parse(&instance.get(&format!("events/{}/format", source.name))?)?;
+        for Listened { source, format, .. } in instance.listened()? {
             let field = |name: &str| format.field(name);
             let all = (field("common_type"), field("common_flags"), field("common_pid"));
             if let (Some(number), Some(flags), Some(thread)) = all {
                 common = Some([number, flags, thread]);
             }
-            by_id.insert(format.id, (*source, event::wanted(source, &format)));
+            by_id.insert(format.id, (source, event::wanted(source, &format)));
         }
         let missing = || TraceError::Malformed("events have no common fields".to_owned());
         Ok(Decoder { shape, common: common.ok_or_else(missing)?, by_id })
     }
 
     /// The event of a record; `None` for one that is not listened to.
-    fn event(&self, time: u64, bytes: &[u8]) -> Option<Event> {
+    fn event(&self, (time, cpu): (u64, u32), bytes: &[u8]) -> Option<Event> {
         let [id, flags, thread] = self.common.map(|field| number(bytes, field));
         let (source, fields) = self.by_id.get(&u16::try_from(id).ok()?)?;
         Some(Event {
             time,
+            cpu,
             thread: u32::try_from(thread).unwrap_or_default(),
             flags: u8::try_from(flags).unwrap_or_default(),
             what: (source.read)(Record { fields, bytes }),
@@ -100,6 +99,7 @@ impl Events {
     fn fill(&mut self, number: usize, until: u64) -> Result<(), TraceError> {
         let is_of_programs = number + 1 == self.lanes.len();
         let lane = &mut self.lanes[number];
+        let cpu = u32::try_from(number).unwrap_or(u32::MAX);
         while lane.is_empty() {
             if !self.spool.take(number, &mut self.page)? {
                 self.empty_until[number] = until;
@@ -110,7 +110,7 @@ impl Events {
             } else {
                 let mut records = self.decoder.shape.records(&self.page)?;
                 while let Some(record) = records.next_record()? {
-                    lane.extend(self.decoder.event(record.time, record.bytes));
+                    lane.extend(self.decoder.event((record.time, cpu), record.bytes));
                 }
             }
             lane.reverse();

@@ -11,7 +11,7 @@ use crate::command::{Running, Signals};
 use crate::error::TraceError;
 use crate::event::{self, Device, Need};
 use crate::files::{self, Files};
-use crate::instance::{Instance, release};
+use crate::instance::{Instance, Listened, release};
 use crate::join::Join;
 use crate::joining::Joining;
 use crate::model::{Ended, TargetKind, Trace, TracedTarget};
@@ -129,7 +129,7 @@ pub fn record_watched(
         None => suitable_kib(instance.cpus()?.len()),
     };
     let decoder = prepare(&instance, buffer_kib, options)?;
-    let (programs, missing) = Programs::load();
+    let (programs, missing) = Programs::load(!instance.has_probes());
     let has_cached = programs.as_ref().is_some_and(Programs::has_cached);
     let has_raw = programs.as_ref().is_some_and(Programs::has_raw);
     let pipes = Pipes::open(&instance, programs, options.spool_bytes_max)?;
@@ -146,7 +146,8 @@ pub fn record_watched(
     let since = Instant::now();
     // Listed once events are recorded: no thread is missed between the two.
     let scope = attached.as_ref().map(Attached::scope).unwrap_or_default();
-    let join = Join::new(scope, Files::new(options.command()), has_cached);
+    let mut join = Join::new(scope, Files::new(options.command()), has_cached);
+    join.has_probes = instance.has_probes();
     let is_watched = watcher.interval().is_some();
     let events = (spool.clone(), decoder);
     let mut joining = Joining::new(join, events, options.requests_max, is_watched);
@@ -166,7 +167,7 @@ pub fn record_watched(
     let (watched, ended) = watched?;
 
     let lost_events = instance.lost_events()? + lost;
-    let mut unknown = unknown(&instance, spool.facts());
+    let mut unknown = unknown(&instance, spool.facts())?;
     unknown.extend(missing);
     drop(instance);
     let mut collector = joining.finish()?;
@@ -225,12 +226,12 @@ fn prepare(
     instance.set("buffer_size_kb", &buffer_kib.to_string())?;
     // What comes first is kept: a request's end without its begin joins nothing.
     instance.set("options/overwrite", "0")?;
-    for source in event::SOURCES.iter().filter(|source| instance.has_event(source.name)) {
-        if source.name == event::CGROUP_MOVE && !has_groups {
+    for Listened { path, .. } in instance.listened()? {
+        if path == event::CGROUP_MOVE && !has_groups {
             continue;
         }
-        narrow(instance, source.name, &devices)?;
-        instance.set(&format!("events/{}/enable", source.name), "1")?;
+        narrow(instance, &path, &devices)?;
+        instance.set(&format!("events/{path}/enable"), "1")?;
     }
     Decoder::new(instance)
 }
@@ -274,12 +275,19 @@ fn narrow(instance: &Instance, event: &str, devices: &[Device]) -> Result<(), Tr
 }
 
 /// Returns the facts that this kernel and this run cannot show.
-fn unknown(instance: &Instance, spool: SpoolFacts) -> Vec<String> {
+fn unknown(instance: &Instance, spool: SpoolFacts) -> Result<Vec<String>, TraceError> {
+    const RING_END: &str = "io_uring/io_uring_complete";
+    let listened = instance.listened()?;
     let mut unknown = Vec::new();
     for source in event::SOURCES.iter().filter(|source| !instance.has_event(source.name)) {
         if let Need::Shows(what) = source.need {
             unknown.push(format!("{what}: this kernel has no event {}", source.name));
         }
+    }
+    if instance.has_event(RING_END) && !listened.iter().any(|one| one.path == RING_END) {
+        unknown.push(format!(
+            "when waiters of rings woke: {RING_END} of this kernel names no request"
+        ));
     }
     if spool.is_without_wakes {
         unknown
@@ -288,5 +296,5 @@ fn unknown(instance: &Instance, spool: SpoolFacts) -> Vec<String> {
     if spool.is_full {
         unknown.push("what came after the trace's file was full: trace a shorter run".to_owned());
     }
-    unknown
+    Ok(unknown)
 }

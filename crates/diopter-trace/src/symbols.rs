@@ -7,8 +7,13 @@ use std::sync::OnceLock;
 pub const WORK_FUNCTIONS: [&str; 2] = ["iomap_dio_complete_work", "dio_aio_complete_work"];
 
 /// The functions that end a raw device's bios.
-const END_FUNCTIONS: [&str; 4] =
-    ["blkdev_bio_end_io_async", "blkdev_bio_end_io", "submit_bio_wait_endio", "bio_wait_end_io"];
+const END_FUNCTIONS: [&str; 5] = [
+    "blkdev_bio_end_io_async",
+    "blkdev_bio_end_io",
+    "blkdev_bio_end_io_simple",
+    "submit_bio_wait_endio",
+    "bio_wait_end_io",
+];
 
 /// Returns the address of one of these functions, if the kernel has it and shows it.
 #[must_use]

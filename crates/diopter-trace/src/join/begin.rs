@@ -15,7 +15,7 @@ impl Join {
         }
         let (entry, open) = (thread.entry.take(), thread.open.take());
         let (process_name, thread_number) = (thread.name.clone(), event.thread);
-        let process = thread.process;
+        let (process, is_of_worker) = (thread.process, thread.is_lent);
         if let Some(open) = open {
             self.give_up(open);
         }
@@ -32,6 +32,7 @@ impl Join {
             pending.request.is_punted |= attempt.request.is_punted;
             pending.entry = entry.or(attempt.entry);
         }
+        pending.request.is_punted |= is_of_worker;
         pending.request.is_punted |= pending.request.thread_name.starts_with("iou-wrk");
         let is_of_ring = pending.entry.is_some()
             || pending.request.is_punted
@@ -71,7 +72,9 @@ impl Join {
             is_dsync: begin.flags & IOCB_DURABLE != 0,
             is_extending: (begin.inode.number != 0).then_some(end > begin.file_size),
             is_unwritten: None,
-            has_cached_pages: (self.has_cached && begin.inode.number != 0).then_some(false),
+            has_cached_pages: begin
+                .has_cached_pages
+                .or((self.has_cached && begin.inode.number != 0).then_some(false)),
             is_buffered: false,
             is_punted: false,
             waited_for_journal: false,
@@ -93,6 +96,9 @@ impl Join {
             is_complete: false,
             is_raw: false,
             is_given_up: false,
+            block: begin.block,
+            readable: begin.count.min(begin.file_size.saturating_sub(begin.position)),
+            error: None,
         }
     }
 

@@ -30,12 +30,18 @@ impl Join {
             return;
         }
         self.add_bio(event.time, open, sectors);
+        let handed_down = self.handed_down(open);
         let request = &self.requests[open].request;
-        let handed_down: u64 = request.bios.iter().map(|bio| self.bios[*bio].bytes).sum();
         if handed_down >= request.length && request.door != Door::Syscall {
             // Whatever the thread hands down from here on is of something else.
             self.thread(event.thread).open = None;
         }
+    }
+
+    /// The bytes of a request's bios.
+    pub(super) fn handed_down(&self, number: usize) -> u64 {
+        let bios = self.requests[number].request.bios.iter();
+        bios.map(|bio| self.bios[*bio].bytes).sum()
     }
 
     /// A request was handed down in part, as a bio.
@@ -77,8 +83,13 @@ impl Join {
             let pending = &mut self.requests[owner];
             pending.bios_left = pending.bios_left.saturating_sub(1);
             pending.request.times.device_done = Some(event.time);
-            if pending.is_raw && pending.bios_left == 0 {
-                self.raw_done(event, owner, sectors.error);
+            if sectors.error != 0 {
+                pending.error.get_or_insert(sectors.error);
+            }
+            match (pending.bios_left, pending.is_raw) {
+                (0, true) => self.raw_done(event, owner, sectors.error),
+                (0, false) => self.await_probe(owner, context),
+                _ => {}
             }
         }
     }

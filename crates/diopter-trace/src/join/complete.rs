@@ -1,6 +1,6 @@
 //! The completion of a request: its result, and where it ran.
 
-use super::{Join, Pending};
+use super::{Join, Pending, Runner};
 use crate::event::{Event, FLAG_HARD_IRQ, FLAG_SOFT_IRQ, Inode};
 use crate::model::{Context, Door, TracedOp};
 use crate::symbols;
@@ -48,7 +48,7 @@ impl Join {
             let name = work.and_then(|(_, function)| symbols::name(function));
             request.deferred_by = name.map(str::to_owned);
         }
-        self.end(event, number, context, result);
+        self.end(event.time, number, context, result);
         if let Some(thread) = self.threads.get_mut(&event.thread)
             && is_in_task(event)
             && thread.open == Some(number)
@@ -57,8 +57,21 @@ impl Join {
         }
     }
 
+    /// A completion returns whose begin a probe showed.
+    pub(super) fn completed(&mut self, event: &Event, result: i64) {
+        let runner = runner(event);
+        let Some(completing) = self.completing.get_mut(&runner) else { return };
+        let begun = completing.pop();
+        if completing.is_empty() {
+            self.completing.remove(&runner);
+        }
+        let Some((inode, position)) = begun else { return };
+        let moved = u64::try_from(result).unwrap_or_default();
+        self.complete(event, inode, position.saturating_add(moved), result);
+    }
+
     /// A request has its result: what only waits for that is recorded, and the rest forgets it.
-    pub(super) fn end(&mut self, event: &Event, number: usize, context: Context, result: i64) {
+    pub(super) fn end(&mut self, time: u64, number: usize, context: Context, result: i64) {
         let pending = &mut self.requests[number];
         let process = pending.process;
         let key = (pending.inode, pending.request.offset);
@@ -73,7 +86,7 @@ impl Join {
             pending.is_given_up = true;
             self.given_up.insert(key, number);
         } else if request.door == Door::Syscall {
-            request.times.woken = Some(event.time);
+            request.times.woken = Some(time);
         } else if matches!(request.door, Door::Aio | Door::Unknown) {
             self.reapable.entry(process).or_default().push_back(number);
         } else if request.door == Door::Uring && request.is_punted && pending.entry.is_none() {
@@ -100,6 +113,11 @@ impl Join {
         let is_done = |number: &&usize| self.requests[**number].bios_left == 0;
         waiting.iter().find(is_done).or(waiting.front()).copied()
     }
+}
+
+/// Returns the thread that an event ran in, or that it interrupted.
+pub(super) fn runner(event: &Event) -> Runner {
+    (event.thread, if event.thread == 0 { event.cpu } else { 0 })
 }
 
 /// Returns true if an event ran in a task, and not in an interrupt of one.

@@ -5,6 +5,7 @@
 mod begin;
 mod bio;
 mod complete;
+mod missed;
 mod raw;
 mod retire;
 mod ring;
@@ -14,10 +15,12 @@ mod tests;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 
+use complete::runner;
+
 use crate::bios::Outstanding;
 use crate::event::{Event, Inode, Sectors, What};
 use crate::files::Files;
-use crate::model::{Door, TracedBio, TracedQueue, TracedRequest};
+use crate::model::{TracedBio, TracedQueue, TracedRequest};
 use crate::target::{Member, Scope};
 
 /// Bytes of a sector.
@@ -37,6 +40,8 @@ pub struct Join {
     cgroups: HashSet<u64>,
     /// True if events report cached pages, so that no event means none.
     has_cached: bool,
+    /// True if probes show what events show since Linux 6.6.
+    pub has_probes: bool,
     pub files: Files,
     file_numbers: HashMap<Inode, usize>,
     inodes: Vec<Inode>,
@@ -61,6 +66,12 @@ pub struct Join {
     punted: HashSet<u64>,
     /// Requests of workers of rings whose I/O completed and whose entry did not.
     uncompleted: VecDeque<usize>,
+    /// Completions that probes showed the begin of, by the thread that runs or is interrupted.
+    completing: HashMap<Runner, Vec<(Inode, u64)>>,
+    /// Requests whose last bio is done, and whose completion a probe may miss.
+    awaited: VecDeque<usize>,
+    /// Processes by the entries of rings that went to a worker.
+    workers: HashMap<u64, u32>,
     /// Processes that are seen to use Linux AIO.
     aio_processes: HashSet<u32>,
     /// Processes that are seen to have a ring.
@@ -72,6 +83,10 @@ pub struct Join {
     first: Option<u64>,
     last: u64,
 }
+
+/// A thread, and its CPU if it is the idle thread, which each CPU has. What runs in its interrupts
+/// begins later and ends earlier than what they interrupt.
+type Runner = (u32, u32);
 
 /// A request and what is known of it on the way.
 #[derive(Debug)]
@@ -94,6 +109,12 @@ struct Pending {
     is_raw: bool,
     /// It was an attempt only; another request does its work.
     is_given_up: bool,
+    /// The address of its control block; 0 where no probe shows it.
+    block: u64,
+    /// Bytes up to the end of the file as it was.
+    readable: u64,
+    /// The first error of its bios.
+    error: Option<i64>,
 }
 
 /// A thread that an event named.
@@ -103,6 +124,8 @@ struct Thread {
     /// The process it belongs to.
     process: u32,
     is_member: bool,
+    /// It is a thread of the kernel, and a member as long as it works for one.
+    is_lent: bool,
     /// The request that it is handing down.
     open: Option<usize>,
     /// The bio that it handed down last, if no request is open.
@@ -126,6 +149,7 @@ impl Join {
             found: VecDeque::new(),
             cgroups: scope.cgroups,
             has_cached,
+            has_probes: false,
             files,
             file_numbers: HashMap::new(),
             inodes: Vec::new(),
@@ -142,6 +166,9 @@ impl Join {
             raw: HashMap::new(),
             punted: HashSet::new(),
             uncompleted: VecDeque::new(),
+            completing: HashMap::new(),
+            awaited: VecDeque::new(),
+            workers: HashMap::new(),
             aio_processes: scope.with_aio,
             ring_processes: scope.with_rings,
             syncing: HashSet::new(),
@@ -206,13 +233,20 @@ impl Join {
         self.last = event.time;
         let thread = event.thread;
         match event.what {
-            What::Begin(begin) => self.begin(&event, &begin),
+            What::Begin(begin) => {
+                self.admit_worker(thread, begin.block);
+                self.begin(&event, &begin);
+            }
             What::RawBio { request, is_first, is_waited_for } => {
                 self.raw_bio(&event, request, is_first, is_waited_for);
             }
             What::Complete { inode, position, result } => {
                 self.complete(&event, inode, position, result);
             }
+            What::Completing { inode, position } => {
+                self.completing.entry(runner(&event)).or_default().push((inode, position));
+            }
+            What::Completed { result } => self.completed(&event, result),
             What::InvalidateFailed(inode) => self.with_open(thread, inode, |pending| {
                 pending.request.is_buffered = true;
                 pending.request.has_cached_pages = Some(true);
@@ -236,13 +270,7 @@ impl Join {
             What::UringCompleted(entry) => self.entry_completed(&event, entry),
             What::UringPunted(entry) => self.punted(thread, entry),
             What::Reaped(count) => self.reaped(&event, count),
-            What::QueueMade { is_ring, entries } => {
-                if self.threads.get(&thread).is_some_and(|thread| thread.is_member) {
-                    let door = if is_ring { Door::Uring } else { Door::Aio };
-                    self.uses(thread, door);
-                    self.queues.push(TracedQueue { thread, door, entries });
-                }
-            }
+            What::QueueMade { is_ring, entries } => self.queue_made(thread, is_ring, entries),
             What::TaskMade { task, ref name, is_thread } => {
                 self.task_made(thread, task, name, is_thread);
             }

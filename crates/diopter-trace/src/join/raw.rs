@@ -1,9 +1,9 @@
 //! Requests on raw devices. No event begins or ends one: the first of its bios begins it, the last
 //! one ends it.
 
-use super::{Door, Join, SECTOR};
+use super::{Join, SECTOR};
 use crate::event::{Begin, Event, Flow, IOCB_DURABLE, Inode, Sectors};
-use crate::model::Context;
+use crate::model::{Context, Door};
 
 impl Join {
     /// The thread's last bio is of a raw device: it begins a request or belongs to one.
@@ -14,7 +14,8 @@ impl Join {
         is_first: bool,
         is_waited_for: Option<bool>,
     ) {
-        let thread = self.threads.get_mut(&event.thread).filter(|thread| thread.is_member);
+        let thread = self.threads.get_mut(&event.thread);
+        let thread = thread.filter(|thread| thread.is_member && !thread.is_lent);
         let Some(sectors) = thread.and_then(|thread| thread.loose_bio.take()) else { return };
         let known = self.raw.get(&request).copied();
         let number = match known.filter(|_| !is_first) {
@@ -46,6 +47,8 @@ impl Join {
             flags: if sectors.is_durable { IOCB_DURABLE } else { 0 },
             is_async: is_waited_for != Some(true),
             is_write: sectors.flow == Flow::Write,
+            has_cached_pages: None,
+            block: 0,
         };
         self.begin(event, &begin);
         let thread = self.thread(event.thread);
@@ -82,6 +85,6 @@ impl Join {
             true => Context::Task,
             false => self.context_of(event, &self.requests[number]),
         };
-        self.end(event, number, context, result);
+        self.end(event.time, number, context, result);
     }
 }

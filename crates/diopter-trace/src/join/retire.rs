@@ -25,6 +25,7 @@ impl Join {
     /// Hands over the requests that are through. Without `has_wakes`, no event shows when their
     /// threads woke.
     pub fn retire(&mut self, has_wakes: bool, collector: &mut Collector) {
+        self.end_missed_before(self.last);
         for number in 0..self.requests.len() {
             if self.age(self.requests[number].request.times.begin) > WAKE_TIME {
                 self.end_past_end(number);
@@ -48,6 +49,7 @@ impl Join {
 
     /// Hands over every request, and what else the trace has to show.
     pub fn finish(mut self, collector: &mut Collector) {
+        self.end_all_missed();
         for number in 0..self.requests.len() {
             self.end_past_end(number);
         }
@@ -57,6 +59,10 @@ impl Join {
         if self.unfinished > 0 {
             let unfinished = self.unfinished;
             trace.unknown.push(format!("how {unfinished} requests ended: no event showed it"));
+        }
+        if !self.workers.is_empty() {
+            let count = self.workers.len();
+            trace.unknown.push(format!("{count} entries of rings that workers of the kernel took"));
         }
         trace.files = self.inodes.iter().map(|inode| self.files.describe(*inode)).collect();
         trace.queues = self.queues;
@@ -134,6 +140,7 @@ impl Join {
             !waiting.is_empty()
         });
         self.uncompleted.retain_mut(|number| renumbered(number, numbers));
+        self.awaited.retain_mut(|number| renumbered(number, numbers));
         retain(&mut self.entries, numbers);
         retain(&mut self.given_up, numbers);
         retain(&mut self.raw, numbers);

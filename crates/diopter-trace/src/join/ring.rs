@@ -1,8 +1,8 @@
 //! Queues of requests: rings of io_uring with their workers, and contexts of Linux AIO.
 
-use super::Join;
+use super::{Join, Thread};
 use crate::event::Event;
-use crate::model::Door;
+use crate::model::{Door, TracedQueue};
 
 impl Join {
     /// A thread's process is seen to come by a door.
@@ -24,6 +24,14 @@ impl Join {
         })
     }
 
+    pub(super) fn queue_made(&mut self, thread: u32, is_ring: bool, entries: u32) {
+        if self.threads.get(&thread).is_some_and(|thread| thread.is_member) {
+            let door = if is_ring { Door::Uring } else { Door::Aio };
+            self.uses(thread, door);
+            self.queues.push(TracedQueue { thread, door, entries });
+        }
+    }
+
     /// A ring's entry goes to a worker, and the attempt of its submitter is abandoned.
     pub(super) fn punted(&mut self, thread: u32, entry: u64) {
         // An entry's place is used again: one without a recorded end may be of an earlier request.
@@ -32,7 +40,12 @@ impl Join {
         let Some(thread) = self.threads.get_mut(&thread).filter(|thread| thread.is_member) else {
             return;
         };
+        let open = thread.open.filter(|open| self.requests[*open].block == entry);
+        let request = request.or(open);
         thread.entry = None;
+        if self.has_probes {
+            self.workers.insert(entry, thread.process);
+        }
         match request {
             Some(request) => {
                 if thread.open == Some(request) {
@@ -47,6 +60,24 @@ impl Join {
         }
     }
 
+    /// Before Linux 5.12 the workers of rings are threads of the kernel, and work for any process.
+    /// Such a thread is one of the process that asked for the entry that it begins.
+    pub(super) fn admit_worker(&mut self, thread: u32, entry: u64) {
+        let process = self.workers.remove(&entry);
+        let is_own = |thread: &Thread| thread.is_member && !thread.is_lent;
+        if self.threads.get(&thread).is_some_and(is_own) {
+            return;
+        }
+        match (process, self.threads.get_mut(&thread)) {
+            (Some(process), _) => {
+                let lent = self.thread(thread);
+                (lent.process, lent.is_member, lent.is_lent) = (process, true, true);
+            }
+            (None, Some(thread)) => thread.is_member = false,
+            (None, None) => {}
+        }
+    }
+
     /// Returns true if a request has its result, and was more than an attempt.
     fn has_ended(&self, number: usize) -> bool {
         let pending = &self.requests[number];
@@ -55,6 +86,7 @@ impl Join {
 
     /// A ring's entry completes.
     pub(super) fn entry_completed(&mut self, event: &Event, entry: u64) {
+        self.workers.remove(&entry);
         let request = match self.entries.remove(&entry) {
             Some(request) => Some(request),
             // No event shows which entry a worker works on; they complete in their order.
@@ -67,6 +99,7 @@ impl Join {
     }
 
     pub(super) fn reaped(&mut self, event: &Event, count: i64) {
+        self.end_missed_before(event.time);
         let Some(thread) = self.threads.get(&event.thread).filter(|thread| thread.is_member) else {
             return;
         };

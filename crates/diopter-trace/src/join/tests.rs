@@ -2,8 +2,8 @@
 
 use super::complete::EAGAIN;
 use super::*;
-use crate::event::{Begin, Device, Flow, IOCB_NOWAIT};
-use crate::model::Trace;
+use crate::event::{Begin, Device, FLAG_HARD_IRQ, Flow, IOCB_NOWAIT};
+use crate::model::{Context, Door, Trace};
 use crate::totals::Collector;
 
 const ROOT: u32 = 10;
@@ -37,7 +37,15 @@ impl Script {
 
     fn at(&mut self, thread: u32, what: What) -> &mut Script {
         self.now += 1000;
-        self.join.take(Event { time: self.now, thread, flags: 0, what });
+        self.join.take(Event { time: self.now, thread, cpu: 0, flags: 0, what });
+        self
+    }
+
+    /// In an interrupt of a CPU.
+    fn interrupt(&mut self, cpu: u32, thread: u32, what: What) -> &mut Script {
+        self.now += 1000;
+        let flags = FLAG_HARD_IRQ;
+        self.join.take(Event { time: self.now, cpu, thread, flags, what });
         self
     }
 
@@ -62,6 +70,8 @@ impl Script {
                 flags,
                 is_async: true,
                 is_write: false,
+                has_cached_pages: None,
+                block: 0,
             }),
         )
     }
@@ -182,6 +192,8 @@ fn read_at(position: u64) -> What {
         flags: 0,
         is_async: false,
         is_write: false,
+        has_cached_pages: None,
+        block: 0,
     })
 }
 
@@ -210,6 +222,89 @@ fn a_read_at_the_end_takes_no_completion_from_a_write_at_the_same_place() {
     script.at(WORKER, What::Complete { inode: inode(), position, result });
     let results: Vec<_> = script.end().requests.iter().map(|request| request.result).collect();
     assert_eq!(results, [Some(0), Some(result)]);
+}
+
+/// A read that is not waited for, as a probe shows it.
+fn probed(position: u64, block: u64) -> What {
+    let What::Begin(begin) = read_at(position) else { unreachable!("a begin") };
+    let flags = if block == ENTRY { IOCB_NOWAIT } else { 0 };
+    What::Begin(Begin { is_async: true, flags, has_cached_pages: Some(false), block, ..begin })
+}
+
+fn completing(position: u64) -> What {
+    What::Completing { inode: inode(), position }
+}
+
+fn completed(length: u32) -> What {
+    What::Completed { result: i64::from(length) }
+}
+
+/// Where the requests of a trace completed, and with what result.
+fn ends(trace: &Trace) -> Vec<(u64, Option<Context>, Option<i64>)> {
+    let end =
+        |request: &crate::model::TracedRequest| (request.offset, request.context, request.result);
+    trace.requests.iter().map(end).collect()
+}
+
+#[test]
+fn a_completion_inside_another_is_that_of_the_interrupt() {
+    let mut script = Script::new();
+    script.at(ROOT, probed(0, 1)).at(ROOT, probed(4096, 2));
+    // The worker completes the first, and is interrupted by the second.
+    script.at(KERNEL, completing(0)).interrupt(1, KERNEL, completing(4096));
+    script.interrupt(1, KERNEL, completed(512)).at(KERNEL, completed(4096));
+    let expected =
+        [(0, Some(Context::Kworker), Some(4096)), (4096, Some(Context::HardIrq), Some(512))];
+    assert_eq!(ends(&script.end()), expected);
+}
+
+#[test]
+fn the_idle_threads_of_two_cpus_are_two() {
+    let mut script = Script::new();
+    script.at(ROOT, probed(0, 1)).at(ROOT, probed(4096, 2));
+    script.interrupt(0, 0, completing(0)).interrupt(1, 0, completing(4096));
+    script.interrupt(0, 0, completed(4096)).interrupt(1, 0, completed(512));
+    let expected =
+        [(0, Some(Context::HardIrq), Some(4096)), (4096, Some(Context::HardIrq), Some(512))];
+    assert_eq!(ends(&script.end()), expected);
+}
+
+#[test]
+fn a_completion_that_a_probe_missed_was_where_the_last_bio_ended() {
+    let read = |error, context: &dyn Fn(&mut Script, What)| {
+        let mut script = Script::new();
+        script.at(ROOT, probed(0, 1)).bio(ROOT);
+        context(&mut script, What::BioDone(sectors(error)));
+        ends(&script.end())[0]
+    };
+    let in_interrupt = |script: &mut Script, what| _ = script.interrupt(0, ROOT, what);
+    assert_eq!(read(0, &in_interrupt), (0, Some(Context::HardIrq), Some(4096)));
+    assert_eq!(read(-5, &in_interrupt), (0, Some(Context::HardIrq), Some(-5)));
+    // In a task nothing is missed: it has not completed.
+    let in_task = |script: &mut Script, what| _ = script.at(ROOT, what);
+    assert_eq!(read(0, &in_task), (0, None, None));
+    // Nor is a request whose bios do not show all of it.
+    let mut script = Script::new();
+    script.at(ROOT, probed(0, 0)).bio(ROOT);
+    script.interrupt(0, ROOT, What::BioDone(sectors(0)));
+    assert_eq!(ends(&script.end()), [(0, None, None)]);
+}
+
+#[test]
+fn a_thread_of_the_kernel_that_works_for_a_ring_makes_its_requests() {
+    let mut script = Script::new();
+    script.join.has_probes = true;
+    script.ring().at(ROOT, probed(0, ENTRY)).at(ROOT, What::UringPunted(ENTRY));
+    script.at(KERNEL, probed(0, ENTRY)).bio(KERNEL).at(KERNEL, What::BioDone(sectors(0)));
+    script.at(KERNEL, completing(0)).at(KERNEL, completed(4096));
+    // What it does for another process is not theirs.
+    script.at(KERNEL, probed(8192, 0xdef0)).bio(KERNEL);
+    // Of this one nothing is seen.
+    script.at(ROOT, What::UringPunted(0x1230));
+    let trace = script.end();
+    assert_eq!(ends(&trace), [(0, Some(Context::Task), Some(4096))]);
+    assert!(trace.requests[0].is_punted && trace.requests[0].door == Door::Uring);
+    assert_eq!(trace.unknown, ["1 entries of rings that workers of the kernel took"]);
 }
 
 #[test]
@@ -296,17 +391,19 @@ fn requests_of(mut join: Join, thread: u32, between: &[(usize, What)]) -> usize 
         flags: 0,
         is_async: false,
         is_write: false,
+        has_cached_pages: None,
+        block: 0,
     };
     for number in 0..10_u64 {
         for (_, what) in between.iter().filter(|(at, _)| u64::try_from(*at) == Ok(number)) {
             let time = 1000 + number * 1000 - 1;
-            join.take(Event { time, thread: 1, flags: 0, what: what.clone() });
+            join.take(Event { time, thread: 1, cpu: 0, flags: 0, what: what.clone() });
         }
         let (time, what) = (1000 + number * 1000, What::Begin(begin(number * 4096)));
-        join.take(Event { time, thread, flags: 0, what });
+        join.take(Event { time, thread, cpu: 0, flags: 0, what });
         let (position, result) = ((number + 1) * 4096, 4096);
         let what = What::Complete { inode: inode(), position, result };
-        join.take(Event { time: time + 1, thread, flags: 0, what });
+        join.take(Event { time: time + 1, thread, cpu: 0, flags: 0, what });
     }
     let mut collector = Collector::default();
     join.finish(&mut collector);
