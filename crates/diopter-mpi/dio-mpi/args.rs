@@ -1,8 +1,10 @@
 //! The command line, and the plan that it means. Options of `bench` have IOR's letters.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use diopter_copy::{Attribute, Preserve, WhenThere};
 use diopter_mpi::bench::round::Options;
 use diopter_mpi::bench::run::Plan;
 use diopter_mpi::bench::shape::{Layout, Shape, parse_size};
@@ -19,6 +21,95 @@ pub struct Arguments {
 pub enum Command {
     /// Writes and reads as IOR does, and prints IOR's figures.
     Bench(BenchArguments),
+    /// Copies a tree, or a file: files whole, large files in ranges of 64 MiB.
+    Cp(CpArguments),
+    /// Compares two trees, or two files: names, types, content, and where links lead.
+    Verify(VerifyArguments),
+}
+
+#[derive(Args, Debug)]
+pub struct VerifyArguments {
+    /// A directory or a file.
+    pub first: PathBuf,
+    /// The other one, of the same kind.
+    pub second: PathBuf,
+    /// Prints a line of progress after so many seconds; 0 for none.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    progress: u64,
+}
+
+impl VerifyArguments {
+    /// Returns the interval of lines of progress; zero for none.
+    pub fn progress(&self) -> Duration {
+        Duration::from_secs(self.progress)
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct CpArguments {
+    /// A directory, which is copied with its content, or a file.
+    source: PathBuf,
+    /// The name of the copy, or the directory that takes it.
+    target: PathBuf,
+    /// Keeps mode, owner and times; `=LIST` of mode, ownership, timestamps, context, xattr, all.
+    #[arg(short, long, value_name = "LIST", num_args = 0..=1, require_equals = true,
+          value_delimiter = ',', default_missing_value = "mode,ownership,timestamps")]
+    preserve: Vec<Kept>,
+    /// Continues an interrupted copy: skips files that have the size of their sources and are as
+    /// new, and continues large ones where their ranges end.
+    #[arg(long)]
+    resume: bool,
+    /// Stays in the file system of the source.
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
+    /// Takes the target as the name of the copy, even where it is a directory.
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Prints a line of progress after so many seconds; 0 for none.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    progress: u64,
+}
+
+/// An attribute, as `dio cp --preserve` names it. Hard links are not among them: the names of a
+/// file may be copied by several ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Kept {
+    Mode,
+    Ownership,
+    Timestamps,
+    Context,
+    Xattr,
+    All,
+}
+
+impl CpArguments {
+    /// Returns the options of each rank.
+    pub fn options(&self) -> diopter_copy::Options {
+        let attribute = |kept: &Kept| match kept {
+            Kept::Mode => Attribute::Mode,
+            Kept::Ownership => Attribute::Ownership,
+            Kept::Timestamps => Attribute::Timestamps,
+            Kept::Context => Attribute::Context,
+            Kept::Xattr => Attribute::Xattr,
+            Kept::All => Attribute::All,
+        };
+        let kept: Vec<Attribute> = self.preserve.iter().map(attribute).collect();
+        let mut options = diopter_copy::Options::new([self.source.clone()], &self.target);
+        options.recursive = true;
+        options.preserve = Preserve::new(&kept, &[Attribute::Links]);
+        options.one_file_system = self.one_file_system;
+        options.no_target_directory = self.no_target_directory;
+        options.resume = self.resume;
+        if self.resume {
+            options.existing = WhenThere::Same;
+        }
+        options
+    }
+
+    /// Returns the interval of lines of progress; zero for none.
+    pub fn progress(&self) -> Duration {
+        Duration::from_secs(self.progress)
+    }
 }
 
 #[derive(Args, Debug)]

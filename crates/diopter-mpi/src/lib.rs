@@ -8,6 +8,15 @@
 
 mod transport;
 
+mod pace;
+mod wire;
+
+mod message;
+
+mod queue;
+
 pub mod bench;
+pub mod copy;
+pub mod verify;
 
 pub use transport::{MESSAGE_BYTES_MAX, Patience, Threads, Transport, from_json, receive, to_json};

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::process::{Command, Output};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Only one job runs at a time: it has more ranks than the machine may have processors.
 static ONE_JOB: Mutex<()> = Mutex::new(());
@@ -23,9 +23,14 @@ pub fn command(ranks: usize) -> Command {
     command
 }
 
+/// Waits until no other job runs.
+pub fn only() -> MutexGuard<'static, ()> {
+    ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs a job to its end.
 pub fn run<S: AsRef<OsStr>>(ranks: usize, arguments: impl IntoIterator<Item = S>) -> Output {
-    let _only = ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner);
+    let _only = only();
     command(ranks).args(arguments).output().unwrap()
 }
 

@@ -2,4 +2,7 @@
 //! needs the launcher of the same library: `mpicc.mpich` has `mpirun.mpich` next to it.
 
 mod bench;
+mod copy;
 mod job;
+mod queue;
+mod verify;
