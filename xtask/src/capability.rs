@@ -52,6 +52,9 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         Capability::Ceph => {
             ["ceph-mon", "ceph-osd", "ceph", "rados", "setpriv"].into_iter().try_for_each(installed)
         }
+        Capability::OpenMpi => mpi_is_there("mpicc.openmpi", "mpirun.openmpi"),
+        Capability::Mpich => mpi_is_there("mpicc.mpich", "mpirun.mpich"),
+        Capability::Libclang => libclang_is_there(),
         Capability::Cxx => installed("c++"),
         Capability::Bash
         | Capability::Zsh
@@ -67,6 +70,29 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         Capability::Msrv => interface::oldest_compiler_runs(),
         _ => return tools::probe(capability),
     })
+}
+
+/// A package of the compiler alone has no header.
+fn mpi_is_there(compiler: &str, launcher: &str) -> Result<(), String> {
+    installed(launcher)?;
+    let mut command = Command::new(repo::tool(compiler).ok_or(format!("no {compiler}"))?);
+    command.args(["-E", "-x", "c", "-include", "mpi.h", "/dev/null"]);
+    repo::output_of(&mut command).map(drop)
+}
+
+/// Debian's package libclang-dev has it below a directory of each version.
+fn libclang_is_there() -> Result<(), String> {
+    let dirs = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let dirs =
+        dirs.map(|entry| entry.path().join("lib")).chain(["/usr/lib".into(), "/usr/lib64".into()]);
+    let has_it = |dir: PathBuf| {
+        let mut names = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        names.any(|entry| entry.file_name().to_string_lossy().starts_with("libclang"))
+    };
+    match std::env::var_os("LIBCLANG_PATH").is_some() || dirs.into_iter().any(has_it) {
+        true => Ok(()),
+        false => Err("libclang-dev is not installed".to_owned()),
+    }
 }
 
 /// Tracing needs a private instance; the global buffer is left alone.

@@ -13,7 +13,7 @@ struct Tool {
     wanted_by: Capability,
 }
 
-const TOOLS: [Tool; 26] = [
+const TOOLS: [Tool; 30] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
@@ -40,6 +40,10 @@ const TOOLS: [Tool; 26] = [
     Tool { name: "ceph-osd", package: "ceph-osd", wanted_by: Capability::Ceph },
     Tool { name: "rados", package: "ceph-common", wanted_by: Capability::Ceph },
     Tool { name: "setpriv", package: "util-linux", wanted_by: Capability::Ceph },
+    Tool { name: "mpicc.openmpi", package: "libopenmpi-dev", wanted_by: Capability::OpenMpi },
+    Tool { name: "mpirun.openmpi", package: "openmpi-bin", wanted_by: Capability::OpenMpi },
+    Tool { name: "mpicc.mpich", package: "libmpich-dev", wanted_by: Capability::Mpich },
+    Tool { name: "mpirun.mpich", package: "mpich", wanted_by: Capability::Mpich },
     Tool { name: "valgrind", package: "valgrind", wanted_by: Capability::Valgrind },
 ];
 

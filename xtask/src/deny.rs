@@ -9,11 +9,12 @@ use crate::{run, tools};
 const FETCH_SECONDS: &str = "60";
 
 /// The lock files that are checked, by their manifests.
-const MANIFESTS: [&str; 7] = [
+const MANIFESTS: [&str; 8] = [
     "Cargo.toml",
     "benches/peers/Cargo.toml",
     "bindings/object-store/Cargo.toml",
     "bindings/python/Cargo.toml",
+    "crates/diopter-mpi/Cargo.toml",
     "examples/parquet/Cargo.toml",
     "examples/redb/Cargo.toml",
     "fuzz/Cargo.toml",

@@ -180,6 +180,12 @@ impl Batch {
         self.complete(session, 0);
     }
 
+    /// Begins all flushes, and completes what has been flushed, without waiting.
+    pub fn advance(&mut self, session: &mut Session<'_>) {
+        self.flushes.begin();
+        self.complete(session, 0);
+    }
+
     /// Waits for the limit on the rate, if there is one. What is written meanwhile is flushed.
     fn keep_pace(&mut self, session: &mut Session<'_>) {
         while !session.pace().is_paid() && session.stop().requested().is_none() {

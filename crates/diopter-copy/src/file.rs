@@ -26,7 +26,7 @@ use crate::temporary::{Temporary, Wanted};
 
 /// With `resume`, content is flushed after so many bytes: a power failure loses no more. A flush
 /// takes a few milliseconds, well below one percent of the time of these bytes.
-const FLUSH_EVERY: u64 = 1 << 30;
+pub const FLUSH_EVERY: u64 = 1 << 30;
 
 /// Content of this size is flushed before its file gets the source's attributes, where that makes a
 /// difference to a later run. A flush of less takes no longer than that of the attributes alone.
@@ -91,12 +91,7 @@ fn write_device(
 
 /// Copies into a temporary, which gets the name of the target when it is complete.
 fn replace(session: &mut Session<'_>, source: &Source, target: &Entry) -> Step<()> {
-    let (boot, is_resumed) = (session.boot().to_owned(), session.options.resume);
-    let given_to = session.options.preserve.given_to(&source.metadata);
-    let replaces = session.options.existing != WhenThere::Keep;
-    let wanted = Wanted { source: &source.identity, boot: &boot, is_resumed, replaces, given_to };
-    let mut temporary = Temporary::take(target, &wanted)?;
-    temporary.start = written_before(session, source, &temporary)?;
+    let temporary = take_temporary(session, source, target)?;
     let mut recorder = temporary.recorder();
     match fill_and_finish(session, source, &temporary, &mut recorder, target) {
         Ok(passed) => {
@@ -112,6 +107,21 @@ fn replace(session: &mut Session<'_>, source: &Source, target: &Entry) -> Step<(
             Err(stop)
         }
     }
+}
+
+/// Makes the temporary of a copy, or takes that of an interrupted one with what is in it.
+pub fn take_temporary(
+    session: &Session<'_>,
+    source: &Source,
+    target: &Entry,
+) -> Result<Temporary, Failure> {
+    let (boot, is_resumed) = (session.boot(), session.options.resume);
+    let given_to = session.options.preserve.given_to(&source.metadata);
+    let replaces = session.options.existing != WhenThere::Keep;
+    let wanted = Wanted { source: &source.identity, boot, is_resumed, replaces, given_to };
+    let mut temporary = Temporary::take(target, &wanted)?;
+    temporary.start = written_before(session, source, &temporary)?;
+    Ok(temporary)
 }
 
 /// Returns how much of its record's claim a temporary holds: the bytes before the first that the
@@ -147,7 +157,7 @@ fn written_before(
 }
 
 /// Removes the temporary of a copy that did not complete, unless a later run is to resume it.
-fn leave(
+pub fn leave(
     session: &mut Session<'_>,
     source: &Source,
     temporary: Temporary,
@@ -180,6 +190,17 @@ fn fill_and_finish(
     target: &Entry,
 ) -> Step<Passed> {
     let passed = fill(session, source, temporary, recorder)?;
+    finish(session, source, temporary, (target, &passed))?;
+    Ok(passed)
+}
+
+/// Does everything between the last byte and the rename.
+pub fn finish(
+    session: &mut Session<'_>,
+    source: &Source,
+    temporary: &Temporary,
+    (target, passed): (&Entry, &Passed),
+) -> Step<()> {
     if !source.is_unchanged() {
         return Err(source.has_changed().into());
     }
@@ -187,7 +208,7 @@ fn fill_and_finish(
     let output = Output { file, path: &path };
     if session.options.verify || is_flushed_apart(session, source) {
         session.flush(output)?;
-        session.read_back(source, output, &passed, source.holes())?;
+        session.read_back(source, output, passed, source.holes())?;
     }
     // From here on the file may belong to another user, and no later run takes such a file for a
     // temporary: only attributes are flushed until it has its name.
@@ -196,8 +217,7 @@ fn fill_and_finish(
     let attributes = (&*path, session.attributes(Some(mode)));
     preserve::copy(source.file.as_fd(), &source.metadata, file.as_fd(), attributes)?;
     session.flush(output)?;
-    session.check_stop()?;
-    Ok(passed)
+    session.check_stop()
 }
 
 /// Returns true if the content is flushed before the temporary may be given to another user: if the
@@ -253,7 +273,7 @@ fn fill(
 }
 
 /// Shares the source's blocks where the file system can, unless the options set how holes are.
-fn reflink(session: &Session<'_>, source: &Source, temporary: &File) -> Step<bool> {
+pub fn reflink(session: &Session<'_>, source: &Source, temporary: &File) -> Step<bool> {
     let is_wanted = session.options.reflink == Reflink::Auto
         && session.options.sparse == Sparse::Auto
         && !source.is_device()
@@ -273,7 +293,7 @@ fn reflink(session: &Session<'_>, source: &Source, temporary: &File) -> Step<boo
 }
 
 /// Returns true if the target stays as it is.
-fn keeps(session: &Session<'_>, source: &Source, place: &Place) -> Result<bool, Failure> {
+pub fn keeps(session: &Session<'_>, source: &Source, place: &Place) -> Result<bool, Failure> {
     let when = session.options.existing;
     let (path, existing) = (place.entry.path(), &place.existing);
     let refused = |cause, remedy| Err(Failure::of_rule("copying to", &path, cause, remedy));
@@ -284,10 +304,10 @@ fn keeps(session: &Session<'_>, source: &Source, place: &Place) -> Result<bool, 
             refused("a device is always there", "leave --no-clobber and --update out")
         }
         // The time of a device, or of a manifest, is not that of the content.
-        (WhenThere::Update, Existing::Striped(_)) => {
+        (WhenThere::Update | WhenThere::Same, Existing::Striped(_)) => {
             refused("a striped file has no time of its content", "leave --update out")
         }
-        (WhenThere::Update, _) if has_no_time => {
+        (WhenThere::Update | WhenThere::Same, _) if has_no_time => {
             refused("devices and striped files have no time of their content", "leave --update out")
         }
         (_, Existing::Link) => Ok(when == WhenThere::Keep),
@@ -297,7 +317,7 @@ fn keeps(session: &Session<'_>, source: &Source, place: &Place) -> Result<bool, 
     }
 }
 
-fn refuse_same(source: &Source, existing: &Existing) -> Result<(), Failure> {
+pub fn refuse_same(source: &Source, existing: &Existing) -> Result<(), Failure> {
     let (is_same, is_object) = match existing {
         Existing::Nothing | Existing::Link => (false, false),
         Existing::File(found) | Existing::Striped(found) => {

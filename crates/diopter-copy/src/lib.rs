@@ -28,6 +28,7 @@
 //! the attributes; `report` counts. `tree`, `striped` and `image` are the other kinds of copies.
 //! A small file of a tree takes a shorter path: `small` writes it, `flushes` makes many durable at
 //! the same time, and `batch` gives each its name after its flush.
+//! `parts` divides a tree among processes that copy it together.
 //! `check` reads and does not write: sums of files, and the comparison of two files or trees.
 //! Names are looked up in `dir` alone, by descriptor. A module imports only from those above it.
 
@@ -89,6 +90,8 @@ mod tree;
 
 mod check;
 mod run;
+
+pub mod parts;
 
 pub use check::{
     CheckOptions, Checked, Checker, Difference, DifferenceKind, LINE_BYTES_MAX, ManifestLine,

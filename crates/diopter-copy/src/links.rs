@@ -82,7 +82,7 @@ fn make(first: &Entry, id: FileId, target: &Entry, existing: WhenThere) -> Resul
     name.link(copy.as_fd()).map_err(failed)?;
     let renamed = match existing {
         WhenThere::Keep => name.rename_to_new(target),
-        WhenThere::Replace | WhenThere::Update => name.rename_to(target),
+        WhenThere::Replace | WhenThere::Update | WhenThere::Same => name.rename_to(target),
     };
     if let Err(errno) = renamed {
         if name.is(id) {

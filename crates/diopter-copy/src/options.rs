@@ -38,6 +38,8 @@ pub enum WhenThere {
     Replace,
     /// It is replaced if it was changed before its source was.
     Update,
+    /// It is replaced unless it has the size of its source, and was not changed before it.
+    Same,
     /// It is left as it is.
     Keep,
 }
@@ -49,6 +51,11 @@ impl WhenThere {
         match self {
             WhenThere::Replace => false,
             WhenThere::Update => changed(target) >= changed(source),
+            WhenThere::Same => {
+                target.len() == source.len()
+                    && target.file_type() == source.file_type()
+                    && changed(target) >= changed(source)
+            }
             WhenThere::Keep => true,
         }
     }

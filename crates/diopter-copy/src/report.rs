@@ -261,6 +261,11 @@ impl Counts {
         is_listed
     }
 
+    /// Returns the number of failures.
+    pub fn failed(&self) -> u64 {
+        self.failed
+    }
+
     /// Returns the exit status for these counts.
     pub fn exit_status(&self, signal: Option<Signal>) -> u8 {
         match signal {

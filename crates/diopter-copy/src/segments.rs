@@ -39,6 +39,11 @@ impl Segments {
         Segments { holes, position: 0, size, alignment, inside: None }
     }
 
+    /// Leaves out everything before a position, a multiple of the alignment.
+    pub fn starting_at(self, position: u64) -> Segments {
+        Segments { position, ..self }
+    }
+
     /// Returns those of a file inside an image.
     pub fn inside(ranges: DataRanges, size: u64, alignment: u64) -> Segments {
         Segments { inside: Some(ranges), ..Segments::new(Holes::Kept, size, alignment) }

@@ -121,24 +121,11 @@ impl Tree<'_, '_> {
     fn enter(&mut self, source: Rc<Dir>, destination: Destination) -> Step<()> {
         let is_target = |level: &Rc<Level>| level.target.id() == source.id();
         if self.levels.iter().any(is_target) {
-            let cause = "it is the target, which came to be in the source";
-            let remedy = "choose a target outside";
-            return Err(Failure::of_rule("copying", &source.path(), cause, remedy).into());
+            return Err(is_own_target(&source.path()).into());
         }
         self.batch.make_room(self.session, self.levels.len(), DIRECTORY_DESCRIPTORS);
         let metadata = source.metadata()?;
-        let (target, mode) = match destination {
-            Destination::Itself(dir) => (dir, None),
-            Destination::Named(entry) | Destination::Inside(entry) => match entry.make_or_open()? {
-                (target, true) => {
-                    let usual = metadata.mode() & MODE_OF_DIRECTORY;
-                    let mode = self.session.new_mode(&entry.dir, usual, 0o777);
-                    let inherited = target.metadata()?.mode() & SET_GROUP_ID;
-                    (target, Some(mode | inherited))
-                }
-                (target, false) => (target, None),
-            },
-        };
+        let Made { target, mode, .. } = make(self.session, &metadata, destination, |_| false)?;
         let is_on_first =
             self.levels.first().is_none_or(|first| first.source.id().0 == source.id().0);
         self.session.counts.dirs += 1;
@@ -162,8 +149,44 @@ impl Tree<'_, '_> {
     }
 }
 
+/// A directory of the target.
+pub struct Made {
+    pub target: Rc<Dir>,
+    /// True if it did not exist.
+    pub is_new: bool,
+    /// Permissions that it gets when it is complete; `None` for one that keeps those it has.
+    pub mode: Option<u32>,
+}
+
+/// Makes a directory of the target, or takes the existing one. One that is `unfinished`, of an
+/// earlier run, gets permissions as a new one does.
+pub fn make(
+    session: &Session<'_>,
+    source: &Metadata,
+    destination: Destination,
+    unfinished: impl Fn(&Metadata) -> bool,
+) -> Result<Made, Failure> {
+    let entry = match destination {
+        Destination::Itself(target) => return Ok(Made { target, is_new: false, mode: None }),
+        Destination::Named(entry) | Destination::Inside(entry) => entry,
+    };
+    let (target, is_new) = entry.make_or_open()?;
+    let found = target.metadata()?;
+    let gets_mode = is_new || unfinished(&found);
+    let usual = source.mode() & MODE_OF_DIRECTORY;
+    let inherited = found.mode() & SET_GROUP_ID;
+    let mode = || session.new_mode(&entry.dir, usual, 0o777) | inherited;
+    Ok(Made { target, is_new, mode: gets_mode.then(mode) })
+}
+
+/// The failure of a directory that is the target of a directory above it.
+pub fn is_own_target(path: &Path) -> Failure {
+    let cause = "it is the target, which came to be in the source";
+    Failure::of_rule("copying", path, cause, "choose a target outside")
+}
+
 /// Returns true if something has the name of a file or a link, and stays.
-fn keeps(
+pub fn keeps(
     session: &Session<'_>,
     level: &Level,
     destination: &Destination,
@@ -186,7 +209,8 @@ fn keeps(
 /// Returns true if a file or a link in a directory is not replaced. A link in place of a file says
 /// nothing about the content's time.
 fn stays(when: WhenThere, target: &Metadata, source: &Metadata) -> bool {
-    let is_replaced_link = when == WhenThere::Update && target.is_symlink() && !source.is_symlink();
+    let is_by_time = matches!(when, WhenThere::Update | WhenThere::Same);
+    let is_replaced_link = is_by_time && target.is_symlink() && !source.is_symlink();
     !target.is_dir() && !is_replaced_link && when.keeps(target, source)
 }
 
@@ -250,7 +274,7 @@ fn name_other(
     preserve::copy_unopened(metadata, made, attributes)?;
     let renamed = match session.options.existing {
         WhenThere::Keep => name.rename_to_new(target),
-        WhenThere::Replace | WhenThere::Update => name.rename_to(target),
+        WhenThere::Replace | WhenThere::Update | WhenThere::Same => name.rename_to(target),
     };
     renamed.map_err(|errno| Failure::of_errno("renaming", &path, errno))?;
     if target.is(made.id()) { Ok(()) } else { Err(replaced(target)) }

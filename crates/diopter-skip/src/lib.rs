@@ -95,6 +95,12 @@ capabilities! {
     Cc = "cc",
     /// The daemons and the commands of Ceph, for a cluster on this machine.
     Ceph = "ceph",
+    /// The compiler and the launcher of Open MPI.
+    OpenMpi = "openmpi",
+    /// The compiler and the launcher of MPICH.
+    Mpich = "mpich",
+    /// The library libclang, with which bindings to C are generated.
+    Libclang = "libclang",
     /// clang.
     Clang = "clang",
     /// The linker of LLVM.

@@ -120,6 +120,32 @@ pub const CLIPPY_OBJECT_STORE: &[&str] = &[
 pub const FMT_OBJECT_STORE: &[&str] =
     &["fmt", "--manifest-path", "bindings/object-store/Cargo.toml", "--check"];
 
+/// A separate workspace: it needs an MPI library, and is linked to that of `MPICC`.
+pub const MPI: &[&str] = &["test", "--manifest-path", "crates/diopter-mpi/Cargo.toml"];
+
+/// The variables of a build with Open MPI.
+pub const OPEN_MPI: &[(&str, &str)] = &[("MPICC", "mpicc.openmpi")];
+
+/// The variables of a build with MPICH.
+pub const MPICH: &[(&str, &str)] = &[("MPICC", "mpicc.mpich")];
+
+/// Cargo does not notice that `MPICC` is another compiler.
+pub const CLEAN_MPI: &[&str] =
+    &["clean", "-p", "mpi-sys", "--manifest-path", "crates/diopter-mpi/Cargo.toml"];
+
+pub const CLIPPY_MPI: &[&str] = &[
+    "clippy",
+    "--all-targets",
+    "--manifest-path",
+    "crates/diopter-mpi/Cargo.toml",
+    "--",
+    "-D",
+    "warnings",
+];
+
+pub const FMT_MPI: &[&str] =
+    &["fmt", "--manifest-path", "crates/diopter-mpi/Cargo.toml", "--check"];
+
 /// A separate workspace: redb needs a newer compiler.
 pub const REDB: &[&str] = &["test", "--manifest-path", "examples/redb/Cargo.toml"];
 

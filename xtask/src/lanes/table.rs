@@ -363,6 +363,22 @@ pub const LANES: &[Lane] = &[
         ..plain("rados", 180, &[test(RADOS), test(CP_RADOS)])
     },
     Lane {
+        needs: &[Capability::OpenMpi, Capability::Mpich, Capability::Libclang],
+        is_extra: true,
+        ..plain(
+            "mpi",
+            300,
+            &[
+                Step { target_below: Some("mpi"), ..check(FMT_MPI) },
+                Step { target_below: Some("mpi"), ..check(CLEAN_MPI) },
+                Step { target_below: Some("mpi"), variables: OPEN_MPI, ..check(CLIPPY_MPI) },
+                Step { target_below: Some("mpi"), variables: OPEN_MPI, ..test(MPI) },
+                Step { target_below: Some("mpi"), ..check(CLEAN_MPI) },
+                Step { target_below: Some("mpi"), variables: MPICH, ..test(MPI) },
+            ],
+        )
+    },
+    Lane {
         needs: &[Capability::Fio],
         uses: &[
             Capability::Loop,

@@ -36,7 +36,8 @@ pub struct Job {
     /// Preparation of the file: `written`, `fallocated`, `none`.
     pub layout: String,
     /// The kind of target: empty for a plain file or device; `striped:4x1048576` for a file over
-    /// four objects in stripes of so many bytes, `image:ext3` for a file in an unmounted image.
+    /// four objects in stripes of so many bytes, `image:ext3` for a file in an unmounted image,
+    /// `mpi:strided:b1048576:s4` for the layout, block and segments of `dio-mpi bench`.
     pub target: String,
     /// Random offsets may repeat before all have been visited (fio's `norandommap`).
     pub may_repeat_offsets: bool,

@@ -20,7 +20,7 @@ pub use environment::{CgroupLimits, Cpu, DeviceFacts, Environment, FileSystemFac
 pub use job::{Direction, Job, ReadWrite, Span};
 pub use loaded::{LoadError, Loaded};
 pub use sample::{
-    Contexts, DirectionSample, Guest, Latencies, Latency, Percentile, Processor, RouteSample,
-    Sample, SeriesPoint, Switches,
+    Contexts, DirectionSample, Guest, Latencies, Latency, Percentile, PhaseTimes, Processor,
+    RouteSample, Sample, SeriesPoint, Switches,
 };
 pub use warning::{Warning, WarningKind};

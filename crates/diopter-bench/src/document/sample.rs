@@ -45,6 +45,22 @@ pub struct Sample {
     pub series: Vec<SeriesPoint>,
     /// Counters of the virtual machine.
     pub guest: Option<Guest>,
+    /// The parts of the elapsed time, of `dio-mpi bench`, which opens and closes files in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phases: Option<PhaseTimes>,
+}
+
+/// The parts of a round, by IOR's definitions: each is from the first rank that begins it to the
+/// last that ends it, so their sum may exceed the elapsed time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct PhaseTimes {
+    /// Opening.
+    pub open_ns: u64,
+    /// Transfers.
+    pub access_ns: u64,
+    /// Closing.
+    pub close_ns: u64,
 }
 
 /// One direction of a round.

@@ -42,6 +42,8 @@ pub enum WarningKind {
     NotSteady,
     /// A virtual run did not repeat exactly.
     NotRepeatable,
+    /// A rank of an MPI job was slower than the others.
+    Straggler,
 }
 
 named! { WarningKind {
@@ -56,6 +58,7 @@ named! { WarningKind {
     Drift => "drift",
     NotSteady => "not-steady",
     NotRepeatable => "not-repeatable",
+    Straggler => "straggler",
 } }
 
 impl WarningKind {
@@ -86,6 +89,7 @@ impl WarningKind {
                 "give it more warm-up with --warmup, or more time with --runtime"
             }
             WarningKind::NotRepeatable => "pin the emulator to one processor and run again",
+            WarningKind::Straggler => "look at the machine of this rank, or leave it out",
         }
     }
 }

@@ -60,16 +60,17 @@ enum Read {
 }
 
 impl<'f> Pair<'f> {
-    /// Compares the first `bytes` bytes of two files, which both have.
+    /// Compares a range of two files, which both have. It starts on a whole block.
     pub fn new(
         engine: &'f Engine,
         shape: Shape,
         opened: [&'f Opened; 2],
-        bytes: u64,
+        range: Range<u64>,
     ) -> Result<Pair<'f>, Halted> {
         let side = |number: usize| {
             let file = opened[number].content().file();
-            let mut side = Side { file, segments: opened[number].segments(bytes), data: 0..0 };
+            let segments = opened[number].segments(range.end).starting_at(range.start);
+            let mut side = Side { file, segments, data: 0..0 };
             side.advance(0).map_err(|why| Halted { side: number, why })?;
             Ok(side)
         };

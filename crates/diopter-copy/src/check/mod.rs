@@ -190,7 +190,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Reports and counts a failure. Returns the signal that ends the run, if any.
-    fn note(&mut self, done: Step<()>) -> Option<Signal> {
+    pub(crate) fn note(&mut self, done: Step<()>) -> Option<Signal> {
         match done {
             Ok(()) => {}
             Err(Stop::Signal(signal)) => return Some(signal),

@@ -1,5 +1,7 @@
 //! The comparison of two files or trees.
 
+use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -88,7 +90,7 @@ impl Checker<'_> {
         }
         self.fit_requests(contents[0])?;
         self.begins(contents[1], bytes);
-        let found = self.compare(opened, bytes)?;
+        let found = self.compare(opened, 0..bytes)?;
         self.count(bytes);
         for content in contents {
             check_unchanged(content)?;
@@ -102,7 +104,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn compare(&mut self, opened: [&Opened; 2], bytes: u64) -> Step<Option<FileRange>> {
+    fn compare(&mut self, opened: [&Opened; 2], range: Range<u64>) -> Step<Option<FileRange>> {
         let path = |halted: &Halted| opened[halted.side].content().path();
         let failed = |halted: Halted| {
             let path = path(&halted).to_owned();
@@ -111,13 +113,64 @@ impl Checker<'_> {
         let (stop, observer) = (self.stop, &mut *self.observer);
         let (engine, shape) = self.pipeline.idle();
         let shape = shape.of_two().map_err(Stop::Failed)?;
-        let mut pair = Pair::new(engine, shape, opened, bytes).map_err(failed)?;
+        let mut pair = Pair::new(engine, shape, opened, range).map_err(failed)?;
         let found = pair.run(&mut |position| {
             observer.reached(position);
             stop.requested()
         });
         self.buffered += pair.buffered;
         found.map_err(failed)
+    }
+
+    /// Compares a name of two directories that is not a directory.
+    pub(crate) fn verify_name(
+        &mut self,
+        dirs: [&Rc<Dir>; 2],
+        name: &OsStr,
+        each: Each<'_>,
+    ) -> Step<()> {
+        let [entry, other_entry] = dirs.map(|dir| Entry::new(dir, name));
+        let inode = entry.look()?.ok_or_else(|| removed(&entry))?;
+        let other = other_entry.look()?;
+        let pair = Pairing {
+            entry: &entry,
+            inode: &inode,
+            other_entry: &other_entry,
+            other: other.as_ref(),
+        };
+        self.verify_entry(&pair, each)
+    }
+
+    /// Compares a range of two files of the same size; `each` gets the first difference in it.
+    pub(crate) fn verify_range(
+        &mut self,
+        entries: [&Entry; 2],
+        range: Range<u64>,
+        each: Each<'_>,
+    ) -> Step<()> {
+        let open = |entry: &Entry| {
+            let inode = entry.look()?.ok_or_else(|| removed(entry))?;
+            open_named(&entry.path(), &inode, Some(entry))
+        };
+        let opened = [&open(entries[0])?, &open(entries[1])?];
+        let contents = opened.map(Opened::content);
+        for content in contents {
+            if content.size() < range.end {
+                return Err(content.has_changed().into());
+            }
+            self.flush(content)?;
+        }
+        self.fit_requests(contents[0])?;
+        let found = self.compare(opened, range.clone())?;
+        self.bytes += range.end - range.start;
+        for content in contents {
+            check_unchanged(content)?;
+        }
+        if let Some(bytes) = found {
+            let paths = contents.map(|content| content.path().to_owned());
+            each(Difference { paths, kind: DifferenceKind::Bytes(bytes) });
+        }
+        Ok(())
     }
 
     fn verify_trees(&mut self, first: Rc<Dir>, second: Rc<Dir>, each: Each<'_>) -> Step<()> {
@@ -221,6 +274,12 @@ impl Checker<'_> {
             }
         }
     }
+}
+
+fn removed(entry: &Entry) -> Failure {
+    let cause = "it was removed while its directory was read";
+    let remedy = "end what writes to it, or use a snapshot";
+    Failure::of_rule("looking up", &entry.path(), cause, remedy)
 }
 
 /// A name in one tree, and the same name in the other.

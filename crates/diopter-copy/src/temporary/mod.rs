@@ -8,6 +8,7 @@ mod held;
 mod name;
 mod unrecorded;
 
+use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -109,6 +110,11 @@ impl Temporary {
     /// Its path, for messages.
     pub fn path(&self) -> PathBuf {
         self.held.path()
+    }
+
+    /// Its name, in the directory of its target.
+    pub fn name(&self) -> &OsStr {
+        &self.held.name.name
     }
 
     /// Returns the recorder of its progress.
