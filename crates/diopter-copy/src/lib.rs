@@ -44,6 +44,7 @@ mod record;
 
 mod preserve;
 
+mod cluster;
 mod observer;
 mod options;
 mod place;
@@ -63,6 +64,7 @@ mod temporary;
 mod links;
 mod content;
 mod fit;
+mod read_ahead;
 
 mod flow;
 mod shape;

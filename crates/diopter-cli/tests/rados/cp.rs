@@ -6,17 +6,12 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use diopter_core::prng::Prng;
 use diopter_testkit::ceph::Ceph;
-use diopter_testkit::env;
 
-const MIB: usize = 1 << 20;
+use crate::{MIB, bytes, dio, refused};
 
 fn command(ceph: &Ceph, options: &[&str], from: &str, to: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
-    command.arg("cp").args(options).args([from, to]).stdin(Stdio::null());
-    command.env("CEPH_CONF", &ceph.conf).env_remove("CEPH_ARGS");
-    command
+    dio(ceph, &[&["cp"], options, &[from, to]].concat())
 }
 
 fn cp(ceph: &Ceph, options: &[&str], from: &str, to: &str) -> Output {
@@ -28,20 +23,9 @@ fn must(ceph: &Ceph, options: &[&str], from: &str, to: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn refused(output: &Output, text: &str) {
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && message.contains(text), "{message}");
-}
-
 fn objects(ceph: &Ceph, name: &str) -> usize {
     let all = String::from_utf8(ceph.rados(&["ls"])).unwrap();
     all.lines().filter(|object| object.starts_with(&format!("{name}."))).count()
-}
-
-fn bytes(length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    Prng::new(env::seed()).fill(&mut bytes);
-    bytes
 }
 
 #[test]
