@@ -5,6 +5,7 @@
 mod attributes;
 mod extents;
 mod lease;
+mod shorten;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -65,7 +66,7 @@ pub struct File {
     layout: Layout,
     access: Access,
     lease: Option<Lease>,
-    /// The size that is known: under the lock it never becomes smaller.
+    /// The size that is known: under the lock it becomes smaller only by [`File::set_len`].
     size: AtomicU64,
     /// Queues without operations, for the next request.
     queues: Mutex<Vec<Queue>>,
@@ -208,13 +209,10 @@ impl File {
     /// # Errors
     /// Fails with [`Lease`](crate::ErrorKind::Lease) if the lock may be lost: before anything is
     /// sent if it was lost then, else after it was written. Fails with the first error of a store;
-    /// a part may be written then.
+    /// a part may be written then. [`Error::is_unknown`] is true if a part may be written later.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let lease = self.lease.as_ref().filter(|_| self.access == Access::Write);
+        let lease = self.lease_to("write")?;
         let name = || shown(&self.name);
-        let Some(lease) = lease else {
-            return Err(Error::invalid(format!("write {}: it is open for reading", name())));
-        };
         let end = offset.checked_add(bytes.len() as u64);
         let Some(end) = end.filter(|end| *end <= attributes::SIZE_MAX) else {
             return Err(Error::invalid(format!("write {}: it would end past 2^63 - 1", name())));
@@ -227,13 +225,21 @@ impl File {
         let extents = extents::of(&self.layout, offset, bytes.len());
         if let Some(only) = single(&extents) {
             self.pool.write(&self.object(only), only.offset, bytes)?;
-            return lease.prove();
+            return lease.prove().map_err(Error::unknown);
         }
         let start = |queue: &mut Queue, token, extent: &Extent| {
             queue.write(token, &self.object(extent), extent.offset, extent.gather(bytes))
         };
         self.perform(&extents, start, |_, completed| completed.result.map(drop))?;
-        lease.prove()
+        lease.prove().map_err(Error::unknown)
+    }
+
+    /// Returns the lease, which a change needs; `what` names the change.
+    fn lease_to(&self, what: &str) -> Result<&Lease, Error> {
+        let lease = self.lease.as_ref().filter(|_| self.access == Access::Write);
+        lease.ok_or_else(|| {
+            Error::invalid(format!("{what} {}: it is open for reading", shown(&self.name)))
+        })
     }
 
     fn object(&self, extent: &Extent) -> Vec<u8> {
@@ -295,7 +301,10 @@ impl File {
         while let Some(completed) = queue.wait(None) {
             let index = usize::try_from(completed.token).unwrap_or(usize::MAX);
             let finished = extents.get(index).map_or(Ok(()), |extent| finish(extent, completed));
-            result = result.and(finished);
+            result = match (result, finished) {
+                (Err(first), Err(next)) => Err(first.with(&next)),
+                (first, next) => first.and(next),
+            };
         }
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).push(queue);
         result
@@ -339,6 +348,6 @@ fn explained(error: Error) -> Error {
             error.kind(),
             format!("{error}; a key that may only read can read without the lock"),
         ),
-        _ => error,
+        _ => error.settled(),
     }
 }

@@ -6,3 +6,4 @@ mod objects;
 mod refusals;
 mod striped;
 mod locks;
+mod shorten;
