@@ -6,4 +6,5 @@ mod objects;
 mod refusals;
 mod striped;
 mod locks;
+mod oracle;
 mod shorten;
