@@ -1,20 +1,14 @@
 //! Striped objects of a Ceph cluster, whose names start with `rados:`: connections, and what is
-//! open for reading. The mark of a copy that is not complete is here too.
+//! open for reading.
 
 use std::path::{Path, PathBuf};
 
 use diopter::Errno;
 use diopter_rados::name::Name;
-use diopter_rados::striper::{self, Access, Open};
+use diopter_rados::striper;
 use diopter_rados::{Cluster, Connect, Error, Library, Pool};
 
 use crate::failure::Failure;
-
-/// The attribute of the first object of a copy that is not complete.
-pub const INCOMPLETE: &str = "diopter.incomplete";
-
-/// Bytes of its value, at most.
-const INCOMPLETE_MAX: usize = 16;
 
 /// The clusters of a run, each connected once.
 #[derive(Default)]
@@ -58,15 +52,8 @@ impl Object {
     ) -> Result<Object, Failure> {
         let failed = |error: Error| cannot("opening", path, &error);
         let pool = clusters.pool(name).map_err(failed)?;
-        let open = |access| striper::File::open(&pool, &name.name, &Open::new(access));
-        let opened = match open(Access::Read) {
-            Err(error) if is(&error, Errno::EPERM) || is(&error, Errno::EACCES) => {
-                open(Access::ReadUnlocked)
-            }
-            opened => opened,
-        };
-        let file = opened.map_err(failed)?;
-        if !incomplete && is_incomplete(&pool, name).map_err(failed)? {
+        let file = striper::File::open_to_read(&pool, &name.name).map_err(failed)?;
+        if !incomplete && !file.is_complete().map_err(failed)? {
             let cause = "the copy that made it was interrupted, and it is not complete";
             let remedy = "copy it again, or read what there is with --incomplete";
             return Err(Failure::of_rule("opening", path, cause, remedy));
@@ -96,16 +83,6 @@ pub fn read_whole(
     Err(Failure::of_rule("reading", path, &cause, "try again"))
 }
 
-/// Returns true if an object has the mark of a copy that is not complete.
-fn is_incomplete(pool: &Pool, name: &Name) -> Result<bool, Error> {
-    let first = striper::object_name(&name.name, 0);
-    match pool.attribute(&first, INCOMPLETE, INCOMPLETE_MAX) {
-        Ok(_) => Ok(true),
-        Err(error) if is(&error, Errno::ENODATA) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 /// Parses a name; `None` if it does not start with `rados:`.
 pub fn parse(path: &Path) -> Option<Result<Name, Failure>> {
     let parsed = Name::parse(path.as_os_str())?;
@@ -125,7 +102,7 @@ pub fn cannot(what: &'static str, on: &Path, error: &Error) -> Failure {
         false => "check the cluster with `ceph -s`",
     };
     let (cause, remedy) = text.rsplit_once("; ").unwrap_or((&text, usual));
-    Failure::of_rule(what, on, cause, remedy)
+    Failure { is_unknown: error.is_unknown(), ..Failure::of_rule(what, on, cause, remedy) }
 }
 
 pub fn is(error: &Error, errno: Errno) -> bool {

@@ -10,11 +10,11 @@ use std::thread;
 
 use diopter::{Errno, File};
 use diopter_rados::name::Name;
-use diopter_rados::striper::{self, Access, Layout, Open};
+use diopter_rados::striper::{self, Access, INCOMPLETE, Layout, Open};
 use diopter_rados::{Error, Pool};
 use rustix::fs::Mode;
 
-use crate::cluster::{Clusters, INCOMPLETE, Object, cannot, is, read_whole};
+use crate::cluster::{Clusters, Object, cannot, is, read_whole};
 use crate::content::ContentHash;
 use crate::dir::Entry;
 use crate::failure::{Failure, Mismatch, Step, Stop};
@@ -143,18 +143,21 @@ fn put(session: &mut Session<'_>, source: &Path, (target, name): (&Path, &Name))
     let size = file.size().map_err(opening)?;
     let failed = |error: Error| cannot("writing", target, &error);
     let pool = Clusters::default().pool(name).map_err(failed)?;
-    let (object, is_new) = create_or_open(session, &pool, (target, name), size)?;
+    let (mut object, is_new) = create_or_open(session, &pool, (target, name))?;
     let input = Input { file: &file, metadata: &metadata, path: source, size };
     if !is_new {
         session.begin_in_place(target);
+        if object.size().map_err(failed)? > size {
+            object.set_len(size).map_err(failed)?;
+        }
     }
     let done = write(session, &input, (&object, target));
     let done = done.and_then(|passed| {
-        let first = striper::object_name(&name.name, 0);
-        if is_new {
-            pool.remove_attribute(&first, INCOMPLETE).map_err(failed)?;
+        // An object that was written whole is complete, also if another copy of it was not.
+        match pool.remove_attribute(&striper::object_name(&name.name, 0), INCOMPLETE) {
+            Err(error) if !is(&error, Errno::ENODATA) => Err(failed(error).into()),
+            _ => Ok(passed),
         }
-        Ok(passed)
     });
     match done {
         Ok(passed) => {
@@ -163,7 +166,8 @@ fn put(session: &mut Session<'_>, source: &Path, (target, name): (&Path, &Name))
             Ok(())
         }
         Err(stop) if is_new => {
-            remove(&pool, name, object.layout(), size);
+            // What cannot be removed keeps the mark: the first object is the last.
+            object.remove().ok();
             Err(stop)
         }
         Err(stop) => Err(stop),
@@ -175,7 +179,6 @@ fn create_or_open(
     session: &Session<'_>,
     pool: &Pool,
     (target, name): (&Path, &Name),
-    size: u64,
 ) -> Step<(striper::File, bool)> {
     let failed = |error: Error| cannot("writing", target, &error);
     let refused = |cause: &str, remedy: &str| -> Step<(striper::File, bool)> {
@@ -194,11 +197,6 @@ fn create_or_open(
         return refused(cause, "name a new object, or write it in place with --overwrite");
     }
     let object = striper::File::open(pool, &name.name, &how).map_err(failed)?;
-    let there = object.size().map_err(failed)?;
-    if there > size {
-        let cause = format!("it has {there} bytes, and would keep those after the first {size}");
-        return refused(&cause, "remove it with `rados --striper rm`, and copy again");
-    }
     Ok((object, false))
 }
 
@@ -238,20 +236,6 @@ fn write(
     let read_back = |offset, chunk: &mut [u8]| read_whole((object, target), offset, chunk);
     verify(session, (target, input.size), hash, &read_back)?;
     Ok(passed_of(input.size, hash))
-}
-
-/// Removes the objects of a copy that did not complete, the first one last: it has the mark. What
-/// cannot be removed keeps that.
-fn remove(pool: &Pool, name: &Name, layout: &Layout, size: u64) {
-    let set = layout.object_size().saturating_mul(layout.stripe_count());
-    let objects = size.div_ceil(set.max(1)).saturating_mul(layout.stripe_count()).max(1);
-    for object in (0..objects).rev() {
-        let gone = pool.remove(&striper::object_name(&name.name, object));
-        let is_gone = gone.as_ref().err().is_none_or(|error| is(error, Errno::ENOENT));
-        if !is_gone {
-            return;
-        }
-    }
 }
 
 // --- both

@@ -24,6 +24,12 @@ const LEASE: Duration = Duration::from_secs(30);
 /// The shortest lease. A renewal must fit into a third of it.
 const LEASE_MIN: Duration = Duration::from_secs(3);
 
+/// The attribute of the first object of a copy that is not complete.
+pub const INCOMPLETE: &str = "diopter.incomplete";
+
+/// Bytes of its value, at most.
+const INCOMPLETE_MAX: usize = 16;
+
 /// Attempts to raise the size. Each one that fails is one in which another client raised it.
 const GROW_ATTEMPTS: u32 = 100;
 
@@ -100,6 +106,20 @@ impl File {
         Ok(File::new(pool, name, (layout, size), how.access, lease))
     }
 
+    /// Opens a striped object for reading; with a key that may only read, without the lock.
+    ///
+    /// # Errors
+    /// Fails as [`File::open`] does.
+    pub fn open_to_read(pool: &Pool, name: &[u8]) -> Result<File, Error> {
+        let open = |access| File::open(pool, name, &Open::new(access));
+        match open(Access::Read) {
+            Err(error) if matches!(error.errno(), Some(libc::EPERM | libc::EACCES)) => {
+                open(Access::ReadUnlocked)
+            }
+            opened => opened,
+        }
+    }
+
     /// Creates an empty striped object, and takes its lock, in one operation.
     ///
     /// # Errors
@@ -152,6 +172,24 @@ impl File {
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Returns true if it has the lock.
+    #[must_use]
+    pub fn has_lock(&self) -> bool {
+        self.lease.as_ref().is_some_and(Lease::is_held)
+    }
+
+    /// Returns true unless it has the mark of a copy that is not complete.
+    ///
+    /// # Errors
+    /// Fails with the error of the store.
+    pub fn is_complete(&self) -> Result<bool, Error> {
+        match self.pool.attribute(&object_name(&self.name, 0), INCOMPLETE, INCOMPLETE_MAX) {
+            Ok(_) => Ok(false),
+            Err(error) if error.errno() == Some(libc::ENODATA) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads the size from the cluster.
@@ -309,6 +347,32 @@ impl File {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).push(queue);
         result
     }
+}
+
+/// A range of one object: the operation of a request on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectRange {
+    /// Number of the object.
+    pub object: u64,
+    /// First byte in the object.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Ranges of the file that they are.
+    pub pieces: usize,
+}
+
+/// Returns the operations of a request, in the order in which they start. Each piece, a stripe unit
+/// at most, takes some memory.
+#[must_use]
+pub fn operations(layout: &Layout, offset: u64, length: usize) -> Vec<ObjectRange> {
+    let range = |extent: &Extent| ObjectRange {
+        object: extent.object,
+        offset: extent.offset,
+        length: extent.length as u64,
+        pieces: extent.pieces.len(),
+    };
+    extents::of(layout, offset, length).iter().map(range).collect()
 }
 
 /// Returns the extent if there is one, which is all of the caller's memory. It needs no copy.

@@ -2,6 +2,7 @@
 
 mod check;
 mod cp;
+mod failures;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -40,6 +41,12 @@ fn run_to(status: i32, ceph: &Ceph, arguments: &[&str]) -> String {
 fn refused(output: &Output, text: &str) {
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && message.contains(text), "{message}");
+}
+
+/// The number of objects of a striped object.
+fn objects(ceph: &Ceph, name: &str) -> usize {
+    let all = String::from_utf8(ceph.rados(&["ls"])).unwrap();
+    all.lines().filter(|object| object.starts_with(&format!("{name}."))).count()
 }
 
 fn bytes(length: usize) -> Vec<u8> {
