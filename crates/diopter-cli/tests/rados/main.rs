@@ -2,6 +2,7 @@
 
 mod check;
 mod cp;
+mod facts;
 mod failures;
 
 use std::path::Path;

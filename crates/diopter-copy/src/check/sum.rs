@@ -17,8 +17,8 @@ use crate::walk::{Event, Walk};
 
 impl Checker<'_> {
     /// Sums up a file, a striped file, a block device, `IMAGE::/PATH`, a striped object of a
-    /// cluster (`rados:`), or each regular file of a directory, whose names it takes in the order of
-    /// their bytes. `each` gets the sums, and the observer the failures. Returns the signal that
+    /// cluster (`rados:`), or each regular file of a directory, whose names it takes in the order
+    /// of their bytes. `each` gets the sums, and the observer the failures. Returns the signal that
     /// ended it, if any.
     pub fn sum(&mut self, name: &Path, each: &mut dyn FnMut(Sum)) -> Option<Signal> {
         let done = self.sum_name(name, each);

@@ -1,5 +1,5 @@
-//! The lock of a striped object, shared while it is open, held under a lease: it ends by itself some
-//! time after its last renewal, so that a process that was killed blocks no other for long.
+//! The lock of a striped object, shared while it is open, held under a lease: it ends by itself
+//! some time after its last renewal, so that a process that was killed blocks no other for long.
 //! libradosstriper takes the same lock, without a lease, around each of its operations, and an
 //! exclusive one around a removal and a truncation; here the shared one becomes exclusive.
 
