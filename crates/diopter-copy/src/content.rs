@@ -95,13 +95,15 @@ impl ContentHash {
 }
 
 impl WholeHash {
-    fn update(&mut self, offset: u64, bytes: &[u8]) {
+    /// Adds bytes as [`ContentHash::update`] does.
+    pub fn update(&mut self, offset: u64, bytes: &[u8]) {
         self.skip_to(offset);
         self.hasher.update(bytes);
         self.position += wide(bytes.len());
     }
 
-    fn finish(mut self, size: u64) -> blake3::Hash {
+    /// Returns the hash of a file of `size` bytes.
+    pub fn finish(mut self, size: u64) -> blake3::Hash {
         self.skip_to(size);
         self.hasher.finalize()
     }

@@ -22,6 +22,8 @@ pub struct Failure {
     pub remedy: String,
     /// The bytes, if a request failed.
     pub place: Option<Box<FailedPlace>>,
+    /// True if what failed may have taken effect, now or later: a cluster did not reply in time.
+    pub is_unknown: bool,
 }
 
 /// The bytes of a failed request.
@@ -64,7 +66,14 @@ impl Failure {
     /// Returns the failure for an errno.
     pub fn of_errno(what: &'static str, on: &Path, errno: Errno) -> Failure {
         let remedy = remedy_of(errno).to_owned();
-        Failure { what, on: on.to_owned(), cause: errno.to_string(), remedy, place: None }
+        Failure {
+            what,
+            on: on.to_owned(),
+            cause: errno.to_string(),
+            remedy,
+            place: None,
+            is_unknown: false,
+        }
     }
 
     /// Returns the failure for an error of the standard library.
@@ -108,7 +117,7 @@ impl Failure {
     /// Returns the failure for a rule of the command.
     pub fn of_rule(what: &'static str, on: &Path, cause: &str, remedy: &str) -> Failure {
         let (cause, remedy) = (cause.to_owned(), remedy.to_owned());
-        Failure { what, on: on.to_owned(), cause, remedy, place: None }
+        Failure { what, on: on.to_owned(), cause, remedy, place: None, is_unknown: false }
     }
 }
 

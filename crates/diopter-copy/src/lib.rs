@@ -45,6 +45,7 @@ mod record;
 
 mod preserve;
 
+mod cluster;
 mod observer;
 mod options;
 mod place;
@@ -64,6 +65,7 @@ mod temporary;
 mod links;
 mod content;
 mod fit;
+mod read_ahead;
 
 mod flow;
 mod shape;

@@ -6,15 +6,15 @@ use std::fs::Metadata;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use diopter::{Errno, File, IoBuf};
+use diopter::{Errno, File};
 use diopter_rados::name::Name;
-use diopter_rados::striper::{self, Access, Layout, Open};
-use diopter_rados::{Cluster, Connect, Error, Library, Pool};
+use diopter_rados::striper::{self, Access, INCOMPLETE, Layout, Open};
+use diopter_rados::{Error, Pool};
 use rustix::fs::Mode;
 
+use crate::cluster::{Clusters, Object, cannot, is, read_whole};
 use crate::content::ContentHash;
 use crate::dir::Entry;
 use crate::failure::{Failure, Step};
@@ -22,20 +22,9 @@ use crate::flow::{Moved, RouteTotals};
 use crate::observer::Pass;
 use crate::options::WhenThere;
 use crate::place::{self, Existing};
+use crate::read_ahead::{Read, ReadAhead};
 use crate::session::{Passed, Session};
 use crate::temporary::Unrecorded;
-
-/// Bytes that are read, and written, at once: all objects that have some of them work in parallel.
-const CHUNK: usize = 16 << 20;
-
-/// Chunks between the thread that reads and the one that writes.
-const CHUNKS_AHEAD: usize = 1;
-
-/// The attribute of the first object of a copy that is not complete.
-const INCOMPLETE: &str = "diopter.incomplete";
-
-/// Bytes of its value, at most.
-const INCOMPLETE_MAX: usize = 16;
 
 /// Copies from or to a striped object; returns `None` if neither name is one.
 pub fn copy(session: &mut Session<'_>, source: &Path, target: &Path) -> Option<Step<()>> {
@@ -76,66 +65,12 @@ fn copy_between(
     }
 }
 
-/// The failure of an operation on a striped object.
-fn cannot(what: &'static str, on: &Path, error: &Error) -> Failure {
-    let mut text = error.to_string();
-    if let Some(number) = error.errno() {
-        // As in every other message of the copy.
-        let standard = std::io::Error::from_raw_os_error(number).to_string();
-        text = text.replace(&standard, &Errno::from_raw(number).to_string());
-    }
-    let usual = match is(error, Errno::ENOENT) {
-        true => "check the name, and what is there with `ceph osd pool ls` and `rados ls`",
-        false => "check the cluster with `ceph -s`",
-    };
-    let (cause, remedy) = text.rsplit_once("; ").unwrap_or((&text, usual));
-    Failure::of_rule(what, on, cause, remedy)
-}
-
-fn pool_of(name: &Name) -> Result<Pool, Error> {
-    let how = Connect { conf: name.conf.clone(), ..Connect::default() };
-    let cluster = Cluster::connect(&Library::load(None)?, &how)?;
-    cluster.pool(&name.pool, name.namespace.as_deref())
-}
-
-/// Opens a striped object for reading. With a key that may only read it has no lock.
-fn open_to_read(pool: &Pool, name: &Name) -> Result<striper::File, Error> {
-    let open = |access| striper::File::open(pool, &name.name, &Open::new(access));
-    match open(Access::Read) {
-        Err(error) if is(&error, Errno::EPERM) || is(&error, Errno::EACCES) => {
-            open(Access::ReadUnlocked)
-        }
-        opened => opened,
-    }
-}
-
-fn is(error: &Error, errno: Errno) -> bool {
-    error.errno() == Some(errno.raw())
-}
-
-/// Returns true if an object has the mark of a copy that is not complete.
-fn is_incomplete(pool: &Pool, name: &Name) -> Result<bool, Error> {
-    let first = striper::object_name(&name.name, 0);
-    match pool.attribute(&first, INCOMPLETE, INCOMPLETE_MAX) {
-        Ok(_) => Ok(true),
-        Err(error) if is(&error, Errno::ENODATA) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 // --- out of the cluster
 // ----------------------------------------------------------------------------------------------
 
 fn get(session: &mut Session<'_>, (source, name): (&Path, &Name), target: &Path) -> Step<()> {
-    let failed = |error: Error| cannot("opening", source, &error);
-    let pool = pool_of(name).map_err(failed)?;
-    let object = open_to_read(&pool, name).map_err(failed)?;
-    if !session.options.incomplete && is_incomplete(&pool, name).map_err(failed)? {
-        let cause = "the copy that made it was interrupted, and it is not complete";
-        let remedy = "copy it again, or read what there is with --incomplete";
-        return Err(Failure::of_rule("opening", source, cause, remedy).into());
-    }
-    let size = object.size().map_err(failed)?;
+    let incomplete = session.options.incomplete;
+    let object = Object::open(&mut Clusters::default(), (source, name), incomplete)?;
     let place = place::of_file(target, session.options.open_as())?;
     match place.existing {
         Existing::Device(_) | Existing::Striped(_) => {
@@ -144,35 +79,14 @@ fn get(session: &mut Session<'_>, (source, name): (&Path, &Name), target: &Path)
             Err(Failure::of_rule("writing", &place.entry.path(), cause, remedy).into())
         }
         Existing::File(_) | Existing::Link | Existing::Nothing => {
-            let source = Source { object: &object, path: source, size };
-            replace(session, &source, &place.entry)?;
+            replace(session, &object, &place.entry)?;
             Ok(place.entry.dir.flush()?)
         }
     }
 }
 
-struct Source<'a> {
-    object: &'a striper::File,
-    path: &'a Path,
-    size: u64,
-}
-
-impl Source<'_> {
-    /// Reads a whole chunk.
-    fn read(&self, offset: u64, chunk: &mut [u8]) -> Result<(), Failure> {
-        let read = self.object.read_at(offset, chunk);
-        let read = read.map_err(|error| cannot("reading", self.path, &error))?;
-        if read == chunk.len() {
-            return Ok(());
-        }
-        let cause =
-            format!("it ends at byte {}: another client truncated it", offset + len_of(read));
-        Err(Failure::of_rule("reading", self.path, &cause, "copy it again"))
-    }
-}
-
 /// Copies into a temporary, which becomes the target.
-fn replace(session: &mut Session<'_>, source: &Source<'_>, target: &Entry) -> Step<()> {
+fn replace(session: &mut Session<'_>, source: &Object, target: &Entry) -> Step<()> {
     let Some(temporary) = Unrecorded::make(target)? else {
         let cause = "the temporary of another copy to this name is there";
         let remedy = "wait for that copy; if there is none, remove the temporary";
@@ -193,7 +107,7 @@ fn replace(session: &mut Session<'_>, source: &Source<'_>, target: &Entry) -> St
 
 fn fill(
     session: &mut Session<'_>,
-    source: &Source<'_>,
+    source: &Object,
     temporary: &Unrecorded,
     target: &Entry,
 ) -> Step<Passed> {
@@ -205,7 +119,7 @@ fn fill(
     file.set_len(source.size).map_err(failed)?;
     let read = |offset, chunk: &mut [u8]| source.read(offset, chunk);
     let mut write = |offset, chunk: &[u8]| file.write_all_at(chunk, offset).map_err(failed);
-    let hash = pass(session, (Pass::Copy, source.path, source.size), &read, &mut write)?;
+    let hash = pass(session, (Pass::Copy, &source.path, source.size), &read, &mut write)?;
     let mode = Mode::from_bits_truncate(session.new_mode(&target.dir, 0o666, 0o666));
     rustix::fs::fchmod(temporary.as_fd(), mode)
         .map_err(|errno| Failure::of_errno("setting the permissions", &path, errno.into()))?;
@@ -228,19 +142,22 @@ fn put(session: &mut Session<'_>, source: &Path, (target, name): (&Path, &Name))
     let metadata = file.metadata().map_err(opening)?;
     let size = file.size().map_err(opening)?;
     let failed = |error: Error| cannot("writing", target, &error);
-    let pool = pool_of(name).map_err(failed)?;
-    let (object, is_new) = create_or_open(session, &pool, (target, name), size)?;
+    let pool = Clusters::default().pool(name).map_err(failed)?;
+    let (mut object, is_new) = create_or_open(session, &pool, (target, name))?;
     let input = Input { file: &file, metadata: &metadata, path: source, size };
     if !is_new {
         session.begin_in_place(target);
+        if object.size().map_err(failed)? > size {
+            object.set_len(size).map_err(failed)?;
+        }
     }
     let done = write(session, &input, (&object, target));
     let done = done.and_then(|passed| {
-        let first = striper::object_name(&name.name, 0);
-        if is_new {
-            pool.remove_attribute(&first, INCOMPLETE).map_err(failed)?;
+        // An object that was written whole is complete, also if another copy of it was not.
+        match pool.remove_attribute(&striper::object_name(&name.name, 0), INCOMPLETE) {
+            Err(error) if !is(&error, Errno::ENODATA) => Err(failed(error).into()),
+            _ => Ok(passed),
         }
-        Ok(passed)
     });
     match done {
         Ok(passed) => {
@@ -249,7 +166,8 @@ fn put(session: &mut Session<'_>, source: &Path, (target, name): (&Path, &Name))
             Ok(())
         }
         Err(stop) if is_new => {
-            remove(&pool, name, object.layout(), size);
+            // What cannot be removed keeps the mark: the first object is the last.
+            object.remove().ok();
             Err(stop)
         }
         Err(stop) => Err(stop),
@@ -261,7 +179,6 @@ fn create_or_open(
     session: &Session<'_>,
     pool: &Pool,
     (target, name): (&Path, &Name),
-    size: u64,
 ) -> Step<(striper::File, bool)> {
     let failed = |error: Error| cannot("writing", target, &error);
     let refused = |cause: &str, remedy: &str| -> Step<(striper::File, bool)> {
@@ -280,11 +197,6 @@ fn create_or_open(
         return refused(cause, "name a new object, or write it in place with --overwrite");
     }
     let object = striper::File::open(pool, &name.name, &how).map_err(failed)?;
-    let there = object.size().map_err(failed)?;
-    if there > size {
-        let cause = format!("it has {there} bytes, and would keep those after the first {size}");
-        return refused(&cause, "remove it with `rados --striper rm`, and copy again");
-    }
     Ok((object, false))
 }
 
@@ -321,37 +233,14 @@ fn write(
         let remedy = "end what writes to it, or use a snapshot";
         return Err(Failure::of_rule("reading", input.path, cause, remedy).into());
     }
-    let written = Source { object, path: target, size: input.size };
-    let read_back = |offset, chunk: &mut [u8]| written.read(offset, chunk);
+    let read_back = |offset, chunk: &mut [u8]| read_whole((object, target), offset, chunk);
     verify(session, (target, input.size), hash, &read_back)?;
     Ok(passed_of(input.size, hash))
-}
-
-/// Removes the objects of a copy that did not complete, the first one last: it has the mark. What
-/// cannot be removed keeps that.
-fn remove(pool: &Pool, name: &Name, layout: &Layout, size: u64) {
-    let set = layout.object_size().saturating_mul(layout.stripe_count());
-    let objects = size.div_ceil(set.max(1)).saturating_mul(layout.stripe_count()).max(1);
-    for object in (0..objects).rev() {
-        let gone = pool.remove(&striper::object_name(&name.name, object));
-        let is_gone = gone.as_ref().err().is_none_or(|error| is(error, Errno::ENOENT));
-        if !is_gone {
-            return;
-        }
-    }
 }
 
 // --- both
 // ----------------------------------------------------------------------------------------------
 
-/// A chunk on its way.
-struct Chunk {
-    offset: u64,
-    length: usize,
-    memory: IoBuf,
-}
-
-type Read<'a> = dyn Fn(u64, &mut [u8]) -> Result<(), Failure> + Sync + 'a;
 type Write<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Failure> + 'a;
 
 /// Reads chunk by chunk on another thread, and writes on this one. Returns the hash with
@@ -364,57 +253,25 @@ fn pass(
 ) -> Step<Option<blake3::Hash>> {
     session.observer().begins(pass, path, size);
     let mut hash = ContentHash::new(session.hashing());
-    let (give, taken) = sync_channel(CHUNKS_AHEAD);
-    let (give_back, idle) = sync_channel(CHUNKS_AHEAD + 2);
-    for _ in 0..CHUNKS_AHEAD + 2 {
-        let memory = IoBuf::new(CHUNK);
-        let memory = memory.map_err(|error| Failure::of_io("allocating", path, &error.into()))?;
-        give_back.send(memory).expect("the receiver is here");
-    }
     thread::scope(|scope| {
-        scope.spawn(move || read_chunks(size, read, &idle, &give));
-        // Both channels end with this closure, and with them the thread.
-        let (taken, give_back) = (taken, give_back);
-        let mut position = 0;
-        while position < size {
+        let mut ahead = ReadAhead::start(scope, (path, size), read)?;
+        loop {
             session.check_stop()?;
-            let Chunk { offset, length, memory } = taken.recv().expect("it sends up to the end")?;
+            let Some(chunk) = ahead.next()? else { break };
             if let Some(hash) = &mut hash {
-                hash.update(offset, &memory[..length]);
+                hash.update(chunk.offset, chunk.bytes());
             }
-            write(offset, &memory[..length])?;
-            session.pace().pay(len_of(length));
+            write(chunk.offset, chunk.bytes())?;
+            session.pace().pay(len_of(chunk.length));
             while !session.pace().is_paid() {
                 session.check_stop()?;
                 session.pace().wait();
             }
-            position = offset + len_of(length);
-            session.observer().reached(position);
-            // The thread is gone if it needs no more.
-            give_back.send(memory).unwrap_or(());
+            session.observer().reached(chunk.end());
+            ahead.give_back(chunk);
         }
         Ok(hash.map(|hash| hash.finish(size)))
     })
-}
-
-fn read_chunks(
-    size: u64,
-    read: &Read<'_>,
-    idle: &Receiver<IoBuf>,
-    give: &SyncSender<Result<Chunk, Failure>>,
-) {
-    let mut offset = 0;
-    while offset < size
-        && let Ok(mut memory) = idle.recv()
-    {
-        let length = usize::try_from(size - offset).map_or(CHUNK, |left| left.min(CHUNK));
-        let done = read(offset, &mut memory[..length]);
-        let is_over = done.is_err();
-        if give.send(done.map(|()| Chunk { offset, length, memory })).is_err() || is_over {
-            return;
-        }
-        offset += len_of(length);
-    }
 }
 
 /// With `--verify`, reads what was written and compares.

@@ -150,6 +150,9 @@ pub struct FailureReport {
     pub object: Option<String>,
     /// Their offset in the object; null as for `object`.
     pub object_offset: Option<u64>,
+    /// `unknown` if what failed may have taken effect, now or later: a write to a cluster that did
+    /// not reply in time. Null if it did not.
+    pub outcome: Option<&'static str>,
 }
 
 /// The counts of a run.
@@ -217,6 +220,7 @@ impl Counts {
             length: place.map(|place| place.length),
             object: object.map(|(path, _)| untrusted::name(path)),
             object_offset: object.map(|(_, offset)| *offset),
+            outcome: failure.is_unknown.then_some("unknown"),
         };
         if self.is_listed(self.failures.len(), entry.path.len()) {
             self.failures.push(entry);

@@ -8,6 +8,9 @@ use std::io;
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    /// May be empty.
+    advice: &'static str,
+    is_unknown: bool,
 }
 
 /// The kind of an [`Error`].
@@ -29,11 +32,16 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into() }
+        Error { kind, message: message.into(), advice: "", is_unknown: false }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)
+    }
+
+    /// The same error, with what to do about it.
+    pub(crate) fn advise(self, advice: &'static str) -> Error {
+        Error { advice, ..self }
     }
 
     /// An error number, as librados returns it: negative.
@@ -41,12 +49,21 @@ impl Error {
         let number = code.saturating_neg();
         let why = io::Error::from_raw_os_error(number);
         let advice = match number {
-            libc::EACCES | libc::EPERM => "; check the capabilities of the key with `ceph auth`",
-            libc::ETIMEDOUT => "; check that the monitors and stores run with `ceph -s`",
-            libc::EBUSY => "; another client has locked the object",
+            libc::EACCES | libc::EPERM => "check the capabilities of the key with `ceph auth`",
+            libc::ETIMEDOUT => "check that the monitors and stores run with `ceph -s`",
+            libc::EBUSY => "another client has locked the object",
+            libc::ESHUTDOWN => "the cluster evicted this client: see `ceph osd blocklist ls`",
             _ => "",
         };
-        Error::new(ErrorKind::Os(number), format!("{what}: {why}{advice}"))
+        Error::new(ErrorKind::Os(number), format!("{what}: {why}")).advise(advice)
+    }
+
+    /// An error number of an operation that changes something: it may have taken effect if no store
+    /// replied in time, or if the cluster evicted this client.
+    pub(crate) fn of_change(what: impl fmt::Display, code: i32) -> Error {
+        let error = Error::returned(what, code);
+        let is_unknown = matches!(error.errno(), Some(libc::ETIMEDOUT | libc::ESHUTDOWN));
+        Error { is_unknown, ..error }
     }
 
     pub(crate) fn system(what: impl fmt::Display, error: &io::Error) -> Error {
@@ -54,6 +71,29 @@ impl Error {
             ErrorKind::Os(error.raw_os_error().unwrap_or(libc::EIO)),
             format!("{what}: {error}"),
         )
+    }
+
+    /// The same error of an operation that may have taken effect.
+    pub(crate) fn unknown(self) -> Error {
+        Error { is_unknown: true, ..self }
+    }
+
+    /// The same error of an operation whose outcome does not matter, such as a lock under a lease.
+    pub(crate) fn settled(self) -> Error {
+        Error { is_unknown: false, ..self }
+    }
+
+    /// This error, or the next one of the same request.
+    pub(crate) fn with(self, next: &Error) -> Error {
+        Error { is_unknown: self.is_unknown || next.is_unknown, ..self }
+    }
+
+    /// Returns true if what failed may have taken effect all the same, now or later: no store
+    /// replied in time, the cluster evicted this client, or the lock may have been lost meanwhile.
+    /// An operation of which this is false did not.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.is_unknown
     }
 
     /// Returns the kind.
@@ -74,7 +114,12 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(&self.message)
+        to.write_str(&self.message)?;
+        if self.is_unknown {
+            to.write_str(", and it is unknown whether it took effect")?;
+        }
+        let separator = if self.advice.is_empty() { "" } else { "; " };
+        write!(to, "{separator}{}", self.advice)
     }
 }
 
@@ -113,6 +158,23 @@ mod tests {
         assert_eq!(error.errno(), Some(libc::ENOENT));
         assert!(error.to_string().starts_with("open `a`: No such file"), "{error}");
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_change_without_a_reply_has_an_unknown_outcome_and_a_read_has_none() {
+        for (number, is_unknown) in [
+            (libc::ETIMEDOUT, true),
+            (libc::ESHUTDOWN, true),
+            (libc::EIO, false),
+            (libc::ENOSPC, false),
+        ] {
+            let error = Error::of_change("write `a`", -number);
+            assert_eq!((error.errno(), error.is_unknown()), (Some(number), is_unknown));
+            assert_eq!(error.to_string().contains("unknown whether"), is_unknown, "{error}");
+            assert!(!Error::returned("read `a`", -number).is_unknown());
+            let both = Error::returned("write `b`", -libc::EIO).with(&error);
+            assert_eq!((both.errno(), both.is_unknown()), (Some(libc::EIO), is_unknown));
+        }
     }
 
     #[test]

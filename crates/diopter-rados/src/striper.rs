@@ -5,6 +5,7 @@
 mod attributes;
 mod extents;
 mod lease;
+mod shorten;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -22,6 +23,12 @@ const LEASE: Duration = Duration::from_secs(30);
 
 /// The shortest lease. A renewal must fit into a third of it.
 const LEASE_MIN: Duration = Duration::from_secs(3);
+
+/// The attribute of the first object of a copy that is not complete.
+pub const INCOMPLETE: &str = "diopter.incomplete";
+
+/// Bytes of its value, at most.
+const INCOMPLETE_MAX: usize = 16;
 
 /// Attempts to raise the size. Each one that fails is one in which another client raised it.
 const GROW_ATTEMPTS: u32 = 100;
@@ -65,7 +72,7 @@ pub struct File {
     layout: Layout,
     access: Access,
     lease: Option<Lease>,
-    /// The size that is known: under the lock it never becomes smaller.
+    /// The size that is known: under the lock it becomes smaller only by [`File::set_len`].
     size: AtomicU64,
     /// Queues without operations, for the next request.
     queues: Mutex<Vec<Queue>>,
@@ -97,6 +104,20 @@ impl File {
         pool.attributes(&first, |name, value| attributes.add(name, value))?;
         let (layout, size) = attributes.read().map_err(|error| of_object(name, &error))?;
         Ok(File::new(pool, name, (layout, size), how.access, lease))
+    }
+
+    /// Opens a striped object for reading; with a key that may only read, without the lock.
+    ///
+    /// # Errors
+    /// Fails as [`File::open`] does.
+    pub fn open_to_read(pool: &Pool, name: &[u8]) -> Result<File, Error> {
+        let open = |access| File::open(pool, name, &Open::new(access));
+        match open(Access::Read) {
+            Err(error) if matches!(error.errno(), Some(libc::EPERM | libc::EACCES)) => {
+                open(Access::ReadUnlocked)
+            }
+            opened => opened,
+        }
     }
 
     /// Creates an empty striped object, and takes its lock, in one operation.
@@ -151,6 +172,24 @@ impl File {
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Returns true if it has the lock.
+    #[must_use]
+    pub fn has_lock(&self) -> bool {
+        self.lease.as_ref().is_some_and(Lease::is_held)
+    }
+
+    /// Returns true unless it has the mark of a copy that is not complete.
+    ///
+    /// # Errors
+    /// Fails with the error of the store.
+    pub fn is_complete(&self) -> Result<bool, Error> {
+        match self.pool.attribute(&object_name(&self.name, 0), INCOMPLETE, INCOMPLETE_MAX) {
+            Ok(_) => Ok(false),
+            Err(error) if error.errno() == Some(libc::ENODATA) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads the size from the cluster.
@@ -208,13 +247,10 @@ impl File {
     /// # Errors
     /// Fails with [`Lease`](crate::ErrorKind::Lease) if the lock may be lost: before anything is
     /// sent if it was lost then, else after it was written. Fails with the first error of a store;
-    /// a part may be written then.
+    /// a part may be written then. [`Error::is_unknown`] is true if a part may be written later.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let lease = self.lease.as_ref().filter(|_| self.access == Access::Write);
+        let lease = self.lease_to("write")?;
         let name = || shown(&self.name);
-        let Some(lease) = lease else {
-            return Err(Error::invalid(format!("write {}: it is open for reading", name())));
-        };
         let end = offset.checked_add(bytes.len() as u64);
         let Some(end) = end.filter(|end| *end <= attributes::SIZE_MAX) else {
             return Err(Error::invalid(format!("write {}: it would end past 2^63 - 1", name())));
@@ -227,13 +263,21 @@ impl File {
         let extents = extents::of(&self.layout, offset, bytes.len());
         if let Some(only) = single(&extents) {
             self.pool.write(&self.object(only), only.offset, bytes)?;
-            return lease.prove();
+            return lease.prove().map_err(Error::unknown);
         }
         let start = |queue: &mut Queue, token, extent: &Extent| {
             queue.write(token, &self.object(extent), extent.offset, extent.gather(bytes))
         };
         self.perform(&extents, start, |_, completed| completed.result.map(drop))?;
-        lease.prove()
+        lease.prove().map_err(Error::unknown)
+    }
+
+    /// Returns the lease, which a change needs; `what` names the change.
+    fn lease_to(&self, what: &str) -> Result<&Lease, Error> {
+        let lease = self.lease.as_ref().filter(|_| self.access == Access::Write);
+        lease.ok_or_else(|| {
+            Error::invalid(format!("{what} {}: it is open for reading", shown(&self.name)))
+        })
     }
 
     fn object(&self, extent: &Extent) -> Vec<u8> {
@@ -295,11 +339,40 @@ impl File {
         while let Some(completed) = queue.wait(None) {
             let index = usize::try_from(completed.token).unwrap_or(usize::MAX);
             let finished = extents.get(index).map_or(Ok(()), |extent| finish(extent, completed));
-            result = result.and(finished);
+            result = match (result, finished) {
+                (Err(first), Err(next)) => Err(first.with(&next)),
+                (first, next) => first.and(next),
+            };
         }
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).push(queue);
         result
     }
+}
+
+/// A range of one object: the operation of a request on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectRange {
+    /// Number of the object.
+    pub object: u64,
+    /// First byte in the object.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Ranges of the file that they are.
+    pub pieces: usize,
+}
+
+/// Returns the operations of a request, in the order in which they start. Each piece, a stripe unit
+/// at most, takes some memory.
+#[must_use]
+pub fn operations(layout: &Layout, offset: u64, length: usize) -> Vec<ObjectRange> {
+    let range = |extent: &Extent| ObjectRange {
+        object: extent.object,
+        offset: extent.offset,
+        length: extent.length as u64,
+        pieces: extent.pieces.len(),
+    };
+    extents::of(layout, offset, length).iter().map(range).collect()
 }
 
 /// Returns the extent if there is one, which is all of the caller's memory. It needs no copy.
@@ -339,6 +412,6 @@ fn explained(error: Error) -> Error {
             error.kind(),
             format!("{error}; a key that may only read can read without the lock"),
         ),
-        _ => error,
+        _ => error.settled(),
     }
 }

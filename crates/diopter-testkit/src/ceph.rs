@@ -59,6 +59,44 @@ impl Ceph {
     }
 }
 
+impl Ceph {
+    /// Runs `ceph`, which must succeed; returns its output.
+    pub fn ceph(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("ceph");
+        command.env_remove("CEPH_ARGS").arg("-c").arg(&self.conf);
+        let output = command.args(arguments).output().expect("ceph");
+        assert!(output.status.success(), "ceph {arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Kills the object store with this number. One in memory loses its content.
+    pub fn kill_store(&self, number: u32) {
+        let file = self.conf.with_file_name("run").join(format!("osd.{number}.pid"));
+        let pid = std::fs::read_to_string(file).expect("a number");
+        let status = Command::new("kill").args(["-KILL", pid.trim()]).status().expect("kill");
+        assert!(status.success(), "store {number} does not run");
+    }
+
+    /// Starts an object store that was killed. It ends with what is returned.
+    pub fn start_store(&self, number: u32) -> Store {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "ceph-osd", "-f", "-i", &number.to_string(), "-c"]);
+        command.arg(&self.conf).env("CEPH_CONF", &self.conf).env_remove("CEPH_ARGS");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Store(command.spawn().expect("setpriv"))
+    }
+}
+
+/// A store that was started again.
+pub struct Store(Child);
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.0.kill().expect("it is this process's child");
+        self.0.wait().expect("it is this process's child");
+    }
+}
+
 impl Drop for Ceph {
     fn drop(&mut self) {
         drop(self.input.take());

@@ -188,7 +188,7 @@ pub const REPORT_PAGE: &[&str] =
     &["test", "-p", "diopter-bench", "--test", "report_page", "--", "--nocapture"];
 
 /// Objects and striped objects on a real cluster.
-pub const CP_RADOS: &[&str] = &["test", "-p", "diopter-cli", "--test", "cp_rados"];
+pub const DIO_RADOS: &[&str] = &["test", "-p", "diopter-cli", "--test", "rados"];
 pub const RADOS: &[&str] = &["test", "-p", "diopter-rados", "--test", "rados", "--", "--nocapture"];
 
 pub const LAB_HOST: &[&str] = &[

@@ -360,7 +360,7 @@ pub const LANES: &[Lane] = &[
     Lane {
         needs: &[Capability::Ceph],
         is_extra: true,
-        ..plain("rados", 180, &[test(RADOS), test(CP_RADOS)])
+        ..plain("rados", 180, &[test(RADOS), test(DIO_RADOS)])
     },
     Lane {
         needs: &[Capability::OpenMpi, Capability::Mpich, Capability::Libclang],

@@ -12,7 +12,8 @@ Examples:
   dio sum backup.img /dev/sdb1
   (cd /srv && dio sum data > ~/data.b3)
   (cd /srv && dio sum --check ~/data.b3 --quiet)
-  dio sum disk.img::/etc/fstab";
+  dio sum disk.img::/etc/fstab
+  dio sum rados:backup/disk.img";
 
 const ABOUT_LISTS: &str = "\
 Lists of sums:
@@ -25,7 +26,8 @@ Examples:
   dio verify data.bin /mnt/backup/data.bin
   dio verify /srv/data /mnt/backup/data
   dio verify --bytes 4G disk.img /dev/sdb
-  dio verify new.bin disk.img::/data.bin";
+  dio verify new.bin disk.img::/data.bin
+  dio verify disk.img rados:backup/disk.img";
 
 const ABOUT_STATUS: &str = "\
 Exit status:
@@ -45,7 +47,8 @@ Exit status:
     after_long_help = format!("{EXAMPLES_SUM}\n\n{ABOUT_LISTS}\n\n{ABOUT_SIZES}\n\n{ABOUT_STATUS}")
 )]
 pub struct SumArgs {
-    /// Files, directories, striped files, block devices, or IMAGE::/PATH in unmounted file systems
+    /// Files, directories, striped files, block devices, IMAGE::/PATH in unmounted file systems, or
+    /// rados:[CONF!]POOL[@NAMESPACE]/NAME, a striped object of a Ceph cluster
     #[arg(value_name = "NAME", required_unless_present = "check", conflicts_with = "check")]
     pub names: Vec<PathBuf>,
     /// Check the files that this list names; - is standard input
@@ -53,8 +56,8 @@ pub struct SumArgs {
     pub check: Option<PathBuf>,
     /// With --check, allow names outside the working directory
     ///
-    /// Without it, absolute names, names with `..`, block devices, and links, images and striped
-    /// files that lead outside are refused.
+    /// Without it, absolute names, names with `..`, block devices, rados: names, and links, images
+    /// and striped files that lead outside are refused.
     #[arg(long, requires = "check")]
     pub allow_outside: bool,
     /// With --check, print only files that do not have their sum
@@ -76,7 +79,7 @@ pub struct SumArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES_VERIFY}\n\n{ABOUT_SIZES}\n\n{ABOUT_STATUS}"))]
 pub struct VerifyArgs {
-    /// A file, directory, striped file, block device, or IMAGE::/PATH
+    /// A file, directory, striped file, block device, IMAGE::/PATH, or rados: name
     #[arg(value_name = "A")]
     pub first: PathBuf,
     /// A name of the same kinds
@@ -104,6 +107,9 @@ pub struct ReadingArgs {
     /// Requests in flight, or auto: tuned for throughput while reading
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = values::iodepth)]
     pub iodepth: IoDepth,
+    /// Read a rados: name whose copy was interrupted
+    #[arg(long)]
+    pub incomplete: bool,
     /// Show progress on standard error: on a terminal, always (elsewhere lines, at most one each
     /// second), or never
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]

@@ -276,14 +276,15 @@ pub struct CpArgs {
 /// The request passes the same router and the same builder as a real one. Prints which bytes are
 /// direct, bounced or buffered and why, the bios and what ended each, how often the submitter
 /// waits, and where the completion runs; then what the kernel does with it. Nothing is read or
-/// written.
+/// written. Of a striped object of a Ceph cluster it prints the operations on its objects.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES_EXPLAIN}\n\n{ABOUT_SIZES}"))]
 pub struct ExplainArgs {
     /// Direction of the request
     #[arg(value_enum, value_name = "read|write", hide_possible_values = true)]
     pub operation: Operation,
-    /// The file, striped file, block device, or IMAGE::/PATH in an unmounted file system
+    /// The file, striped file, block device, IMAGE::/PATH in an unmounted file system, or rados:
+    /// name
     #[arg(value_name = "NAME")]
     pub name: PathBuf,
     /// First byte of the request
@@ -322,7 +323,8 @@ pub struct ExplainArgs {
     /// Report what this kernel would do with the request, such as 6.1 [default: the running one]
     #[arg(long, value_name = "VERSION", value_parser = values::kernel)]
     pub kernel: Option<String>,
-    /// Print one JSON document (docs/schema/explain.json) on standard output
+    /// Print one JSON document (docs/schema/explain.json; of a rados: name explain-rados.json) on
+    /// standard output
     #[arg(long)]
     pub json: bool,
 }
@@ -353,7 +355,8 @@ impl ExplainArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES_PROBE)]
 pub struct ProbeArgs {
-    /// Files, striped files, block devices, directories, or IMAGE::/PATH in unmounted file systems
+    /// Files, striped files, block devices, directories, IMAGE::/PATH in unmounted file systems, or
+    /// rados: names
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<PathBuf>,
     /// Print one JSON document (docs/schema/probe.json) on standard output

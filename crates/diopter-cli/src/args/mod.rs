@@ -27,6 +27,6 @@ pub use lab::{BisectArgs, CheckArgs, KernelsArgs, LabCommand, RunArgs, StoreArgs
 pub use report::ReportArgs;
 pub use resolved::{CpOptions, Settings, copy_options};
 pub use run::ProgramArgs;
-pub use stripe::{CreateArgs, StripeCommand};
+pub use stripe::{CreateArgs, InfoArgs, StripeCommand};
 pub use trace::{TraceArgs, TraceFormat};
 pub use values::{BytesProgress, Document, Operation, ProgressWhen};

@@ -66,13 +66,15 @@ pub struct CreateArgs {
 /// Show the layout of a striped file, and the state of its objects
 ///
 /// Opens every object, and writes nothing. The exit status is 2 if one is missing, its size differs
-/// from the sealed layout, or it belongs to another layout.
+/// from the sealed layout, or it belongs to another layout. Of a striped object of a Ceph cluster
+/// (rados:[CONF!]POOL[@NAMESPACE]/NAME) it shows layout, size and objects; missing ones are holes.
 #[derive(Debug, Args)]
 pub struct InfoArgs {
-    /// The striped file
+    /// The striped file, or rados: name
     #[arg(value_name = "NAME")]
     pub name: PathBuf,
-    /// Print one JSON document (docs/schema/stripe.json) on standard output
+    /// Print one JSON document (docs/schema/stripe.json; of a rados: name stripe-rados.json) on
+    /// standard output
     #[arg(long)]
     pub json: bool,
 }

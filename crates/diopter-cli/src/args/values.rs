@@ -150,10 +150,14 @@ pub enum Document {
     Compare,
     /// Printed by `dio explain --json`
     Explain,
+    /// Printed by `dio explain --json` for a rados: name
+    ExplainRados,
     /// Printed by `dio probe --json`
     Probe,
     /// Printed by `dio stripe info --json`
     Stripe,
+    /// Printed by `dio stripe info --json` for a rados: name
+    StripeRados,
     /// Printed by `dio sum --json`
     Sum,
     /// Printed by `dio verify --json`

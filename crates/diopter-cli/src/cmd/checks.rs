@@ -33,7 +33,8 @@ pub fn start(
 
 /// Returns the options of the reads.
 pub fn options(args: &ReadingArgs, backend: BackendKind, bytes_max: Option<u64>) -> CheckOptions {
-    CheckOptions { bs: args.bs, iodepth: args.iodepth.fixed(), backend, bytes_max }
+    let (bs, iodepth) = (args.bs, args.iodepth.fixed());
+    CheckOptions { bs, iodepth, backend, bytes_max, incomplete: args.incomplete }
 }
 
 /// Returns the exit status, and reports the signal that ended the command.

@@ -8,6 +8,8 @@ mod progress;
 
 mod checks;
 
+mod rados;
+
 pub mod stripe;
 
 pub mod bench;

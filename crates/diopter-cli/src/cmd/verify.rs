@@ -119,7 +119,14 @@ pub fn run(args: &VerifyArgs, backend: BackendKind) -> u8 {
         return output::print_document(&document, status);
     }
     if prints && status == DONE {
-        return output::print_lines(&format!("{}\n", equal(files, bytes, buffered_bytes)), status);
+        let names = [&args.first, &args.second];
+        let place = match names.map(|name| name.as_os_str().as_bytes().starts_with(b"rados:")) {
+            [false, false] => "the device",
+            [true, true] => "the cluster",
+            _ => "the device and the cluster",
+        };
+        let text = equal(files, bytes, (buffered_bytes, place));
+        return output::print_lines(&format!("{text}\n"), status);
     }
     status
 }
@@ -130,12 +137,12 @@ pub fn json_schema() -> schemars::Schema {
 }
 
 /// Returns the line that says that all is the same.
-fn equal(files: u64, bytes: u64, buffered: u64) -> String {
+fn equal(files: u64, bytes: u64, (buffered, place): (u64, &str)) -> String {
     let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
     let size = short_size(bytes);
     let how = match buffered {
         0 if bytes == 0 => return format!("no difference: {files}, {size}"),
-        0 => "read from the device".to_owned(),
+        0 => format!("read from {place}"),
         _ => format!("{} of both sides read through the page cache", short_size(buffered)),
     };
     format!("no difference: {files}, {size}, {how}")

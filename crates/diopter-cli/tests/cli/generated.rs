@@ -41,13 +41,15 @@ pub const COMMANDS: [&str; 26] = [
 ];
 
 /// Every document that has a schema.
-const SCHEMAS: [&str; 13] = [
+const SCHEMAS: [&str; 15] = [
     "bench",
     "compare",
     "cp",
     "explain",
+    "explain-rados",
     "probe",
     "stripe",
+    "stripe-rados",
     "sum",
     "verify",
     "lab-kernels",

@@ -209,7 +209,7 @@ fn offset(range: &Range<u64>, at: usize) -> u64 {
 
 /// Returns the first difference of two slices of the same length: from the first byte that differs
 /// to the end of the last unit, of those that follow without a gap, that does.
-fn first_difference(first: &[u8], second: &[u8]) -> Option<Range<usize>> {
+pub fn first_difference(first: &[u8], second: &[u8]) -> Option<Range<usize>> {
     if first == second {
         return None;
     }

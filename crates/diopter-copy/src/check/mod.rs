@@ -4,6 +4,7 @@
 
 mod compare;
 mod manifest;
+mod objects;
 mod opened;
 mod sum;
 mod verify;
@@ -16,6 +17,7 @@ use diopter::{BackendKind, Errno, FileRange};
 use diopter_os::file::FileKind;
 use diopter_os::residency::residency;
 
+use crate::cluster::Clusters;
 use crate::dir::{Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::fit::PreferredSizes;
@@ -44,6 +46,8 @@ pub struct CheckOptions {
     pub backend: BackendKind,
     /// Bytes of each file that [`Checker::verify`] compares at most.
     pub bytes_max: Option<u64>,
+    /// Reads a striped object of a cluster whose copy was interrupted.
+    pub incomplete: bool,
 }
 
 /// The sum of one file.
@@ -104,6 +108,7 @@ pub struct Checker<'a> {
     options: CheckOptions,
     pipeline: Pipeline,
     sizes: PreferredSizes,
+    clusters: Clusters,
     stop: &'a StopFlag,
     observer: &'a mut dyn Observer,
     /// Files whose content was read, and their bytes.
@@ -133,6 +138,7 @@ impl<'a> Checker<'a> {
             options,
             pipeline,
             sizes,
+            clusters: Clusters::default(),
             stop,
             observer,
             files: 0,
@@ -175,6 +181,11 @@ impl<'a> Checker<'a> {
         }
         let mut bytes = 0u64;
         for name in names {
+            if let Some(object) = self.open_object(name) {
+                // A failure is reported when it is read.
+                bytes = bytes.saturating_add(object.map_or(0, |object| object.size));
+                continue;
+            }
             bytes = bytes.saturating_add(image::bytes_of(name));
             let bounds = Bounds { follows_links: true, one_file_system: false, stop: self.stop };
             walk::visit_files(name, bounds, |one| {

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path};
 
 use super::{Checked, Checker, ManifestLine, Opened, Sum, check_unchanged, open_named, stopped};
+use crate::cluster;
 use crate::content::Hashing;
 use crate::dir::{self, Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
@@ -16,15 +17,20 @@ use crate::stop::Signal;
 use crate::walk::{Event, Walk};
 
 impl Checker<'_> {
-    /// Sums up a file, a striped file, a block device, `IMAGE::/PATH`, or each regular file of a
-    /// directory, whose names it takes in the order of their bytes. `each` gets the sums, and the
-    /// observer the failures. Returns the signal that ended it, if any.
+    /// Sums up a file, a striped file, a block device, `IMAGE::/PATH`, a striped object of a
+    /// cluster (`rados:`), or each regular file of a directory, whose names it takes in the order
+    /// of their bytes. `each` gets the sums, and the observer the failures. Returns the signal that
+    /// ended it, if any.
     pub fn sum(&mut self, name: &Path, each: &mut dyn FnMut(Sum)) -> Option<Signal> {
         let done = self.sum_name(name, each);
         self.note(done)
     }
 
     fn sum_name(&mut self, name: &Path, each: &mut dyn FnMut(Sum)) -> Step<()> {
+        if let Some(object) = self.open_object(name) {
+            each(self.sum_of_object(&object?)?);
+            return Ok(());
+        }
         if let Some(opened) = Opened::inside(name, self.stop) {
             each(self.sum_of(&opened?)?);
             return Ok(());
@@ -131,6 +137,12 @@ impl Checker<'_> {
         let leads_out = |part| !matches!(part, Component::Normal(_) | Component::CurDir);
         if !outside && name.components().any(leads_out) {
             return refused();
+        }
+        if cluster::parse(name).is_some() && !outside {
+            return refused();
+        }
+        if let Some(object) = self.open_object(name) {
+            return self.sum_of_object(&object?);
         }
         let image = image_path::split(name).map(|inside| inside.image);
         let path = image.as_deref().unwrap_or(name);

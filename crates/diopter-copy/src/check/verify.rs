@@ -9,9 +9,11 @@ use std::rc::Rc;
 use diopter::FileRange;
 
 use super::compare::{Halted, Pair};
+use super::objects::Side;
 use super::{
     Checker, Difference, DifferenceKind, Opened, check_unchanged, kind_of, open_named, stopped,
 };
+use crate::cluster::Object;
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::stop::Signal;
@@ -24,14 +26,15 @@ type Each<'e> = &'e mut dyn FnMut(Difference);
 enum Named {
     Dir(Rc<Dir>),
     Content(Opened),
+    Object(Object),
 }
 
 impl Checker<'_> {
-    /// Compares two files, striped files, block devices or files inside images, or two directories
-    /// with all that is below them: names, types, content, and where symbolic links lead. A file is
-    /// compared with the file of its name if the other is a directory. `each` gets the differences,
-    /// of two files the first one, and the observer the failures. Returns the signal that ended it,
-    /// if any.
+    /// Compares two files, striped files, block devices, files inside images or striped objects of
+    /// a cluster (`rados:`), or two directories with all that is below them: names, types, content,
+    /// and where symbolic links lead. A file is compared with the file of its name if the other is
+    /// a directory. `each` gets the differences, of two files the first one, and the observer the
+    /// failures. Returns the signal that ended it, if any.
     pub fn verify(&mut self, names: [&Path; 2], each: Each<'_>) -> Option<Signal> {
         let done = self.verify_names(names, each);
         self.note(done)
@@ -51,11 +54,18 @@ impl Checker<'_> {
                 let one = self.open_in(first, second)?;
                 self.verify_files(&one, &other, each)
             }
+            (one, other) => {
+                let sides = [side_of(one, first)?, side_of(other, second)?];
+                self.verify_sides(sides.each_ref(), each)
+            }
         }
     }
 
     /// Opens a name of the command line; links are followed.
     fn open(&mut self, name: &Path) -> Step<Named> {
+        if let Some(object) = self.open_object(name) {
+            return Ok(Named::Object(object?));
+        }
         if let Some(opened) = Opened::inside(name, self.stop) {
             return Ok(Named::Content(opened?));
         }
@@ -72,7 +82,7 @@ impl Checker<'_> {
         let path = like.file_name().map_or(dir.to_owned(), |name| dir.join(name));
         match self.open(&path)? {
             Named::Content(opened) => Ok(opened),
-            Named::Dir(_) => {
+            Named::Dir(_) | Named::Object(_) => {
                 let (cause, remedy) = ("it is a directory", "name the file to compare with");
                 Err(Failure::of_rule("opening", &path, cause, remedy).into())
             }
@@ -280,6 +290,18 @@ fn removed(entry: &Entry) -> Failure {
     let cause = "it was removed while its directory was read";
     let remedy = "end what writes to it, or use a snapshot";
     Failure::of_rule("looking up", &entry.path(), cause, remedy)
+}
+
+/// Returns a side of a comparison with a striped object.
+fn side_of(named: Named, name: &Path) -> Result<Side, Failure> {
+    match named {
+        Named::Content(opened) => Ok(Side::File(opened)),
+        Named::Object(object) => Ok(Side::Object(object)),
+        Named::Dir(_) => {
+            let cause = "it is a directory, and the other a striped object";
+            Err(Failure::of_rule("opening", name, cause, "name the file to compare with"))
+        }
+    }
 }
 
 /// A name in one tree, and the same name in the other.

@@ -13,6 +13,9 @@ use std::time::Duration;
 use super::library::{Handle, Library, c_string, checked};
 use crate::error::{Error, ErrorKind, shown};
 
+/// Bytes of the text of an option that is a number, with room for others.
+const OPTION_BYTES_MAX: usize = 256;
+
 /// How to connect.
 #[derive(Clone, Debug)]
 pub struct Connect {
@@ -24,7 +27,8 @@ pub struct Connect {
     pub user: String,
     /// Bound of the connection.
     pub connect_timeout: Duration,
-    /// Bound of each operation, on monitors and on stores. One that is exceeded fails with
+    /// Bound of each operation, on monitors and on stores, unless the configuration sets
+    /// `rados_mon_op_timeout` or `rados_osd_op_timeout`. An operation that exceeds it fails with
     /// `ETIMEDOUT`, and may still take effect.
     pub operation_timeout: Duration,
 }
@@ -76,8 +80,13 @@ impl Cluster {
         let connection = Connection::create(library, &how.user)?;
         connection.read(&conf)?;
         connection.set("client_mount_timeout", how.connect_timeout)?;
-        connection.set("rados_mon_op_timeout", how.operation_timeout)?;
-        connection.set("rados_osd_op_timeout", how.operation_timeout)?;
+        for option in ["rados_mon_op_timeout", "rados_osd_op_timeout"] {
+            // Without one, an operation waits for ever: 0, or 0.000000 in older releases.
+            let set = connection.get(option)?;
+            if set.parse::<f64>().is_ok_and(|seconds| seconds == 0.0) {
+                connection.set(option, how.operation_timeout)?;
+            }
+        }
         // SAFETY: the handle is created and configured, and connected once, here.
         let code = unsafe { (library.functions.rados_connect)(connection.handle) };
         checked(code, || {
@@ -85,6 +94,14 @@ impl Cluster {
             format!("connect to the cluster of {} as {user}", text(&conf.path))
         })?;
         Ok(Cluster { connection: Arc::new(connection) })
+    }
+
+    /// Returns an option of the configuration, of the file and of the monitors.
+    ///
+    /// # Errors
+    /// Fails with `ENOENT` if there is no such option.
+    pub fn option(&self, name: &str) -> Result<String, Error> {
+        self.connection.get(name)
     }
 }
 
@@ -110,6 +127,24 @@ impl Connection {
             (self.library.functions.rados_conf_read_file)(self.handle, descriptor.as_ptr())
         };
         checked(code, what).map(drop)
+    }
+
+    /// Returns the value of an option, as text.
+    fn get(&self, option: &str) -> Result<String, Error> {
+        let name = c_string("option", option.as_bytes())?;
+        let mut text = vec![0u8; OPTION_BYTES_MAX];
+        // SAFETY: the buffer has this length, and the function writes a string of C into it.
+        let code = unsafe {
+            (self.library.functions.rados_conf_get)(
+                self.handle,
+                name.as_ptr(),
+                text.as_mut_ptr().cast(),
+                text.len(),
+            )
+        };
+        checked(code, || format!("read the option {option}"))?;
+        text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Sets an option that is a time, in whole seconds as every release takes it.

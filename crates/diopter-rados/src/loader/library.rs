@@ -46,6 +46,7 @@ functions! {
     rados_create2(*mut Handle, *const c_char, *const c_char, u64) -> c_int;
     rados_shutdown(Handle);
     rados_conf_read_file(Handle, *const c_char) -> c_int;
+    rados_conf_get(Handle, *const c_char, *mut c_char, usize) -> c_int;
     rados_conf_set(Handle, *const c_char, *const c_char) -> c_int;
     rados_connect(Handle) -> c_int;
     rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
@@ -61,6 +62,7 @@ functions! {
     rados_read(Handle, Object, *mut c_char, usize, u64) -> c_int;
     rados_write(Handle, Object, *const c_char, usize, u64) -> c_int;
     rados_remove(Handle, Object) -> c_int;
+    rados_trunc(Handle, Object, u64) -> c_int;
     rados_unlock(Handle, Object, *const c_char, *const c_char) -> c_int;
     rados_create_write_op() -> Handle;
     rados_release_write_op(Handle);
@@ -168,6 +170,11 @@ fn last_error() -> String {
 /// A number that librados returned: a count, or an error.
 pub fn checked(code: c_int, what: impl FnOnce() -> String) -> Result<usize, Error> {
     usize::try_from(code).map_err(|_| Error::returned(what(), code))
+}
+
+/// The result of an operation that changes something.
+pub fn changed(code: c_int, what: impl FnOnce() -> String) -> Result<(), Error> {
+    if code < 0 { Err(Error::of_change(what(), code)) } else { Ok(()) }
 }
 
 /// A name for librados, which takes strings of C.

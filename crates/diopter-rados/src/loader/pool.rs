@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::cluster::{Cluster, Connection};
-use super::library::{Functions, Handle, c_string, checked};
+use super::library::{Functions, Handle, c_string, changed, checked};
 use super::write_op::WriteOp;
 use crate::error::{Error, shown};
 
@@ -199,7 +199,20 @@ impl Pool {
                 offset,
             )
         };
-        checked(code, || self.shared.what("write", object)).map(drop)
+        changed(code, || self.shared.what("write", object))
+    }
+
+    /// Makes an object shorter or longer. A missing one stays missing.
+    ///
+    /// # Errors
+    /// Fails with the error of the store.
+    pub fn truncate(&self, object: &[u8], size: u64) -> Result<(), Error> {
+        let name = object_name(object)?;
+        // SAFETY: the context is valid, the name is a string of C.
+        let code = unsafe {
+            (self.shared.functions().rados_trunc)(self.shared.context, name.as_ptr(), size)
+        };
+        changed(code, || self.shared.what("truncate", object))
     }
 
     /// Removes an object.
@@ -211,7 +224,7 @@ impl Pool {
         // SAFETY: the context is valid, the name is a string of C.
         let code =
             unsafe { (self.shared.functions().rados_remove)(self.shared.context, name.as_ptr()) };
-        checked(code, || self.shared.what("remove", object)).map(drop)
+        changed(code, || self.shared.what("remove", object))
     }
 
     /// Returns the value of an attribute of at most `bytes_max` bytes.
@@ -258,7 +271,7 @@ impl Pool {
             )
         };
         let what = || self.shared.what(&format!("set attribute {attribute} of"), object);
-        checked(code, what).map(drop)
+        changed(code, what)
     }
 
     /// Removes an attribute.
@@ -276,7 +289,7 @@ impl Pool {
             )
         };
         let what = || self.shared.what(&format!("remove attribute {attribute} of"), object);
-        checked(code, what).map(drop)
+        changed(code, what)
     }
 
     /// Calls `visit` with the name and the value of each attribute of an object, in one operation.
@@ -322,7 +335,7 @@ impl Pool {
                 0,
             )
         };
-        checked(code, || self.shared.what(what, object)).map(drop)
+        changed(code, || self.shared.what(what, object))
     }
 
     /// Releases a lock of this client.
@@ -342,7 +355,7 @@ impl Pool {
                 cookie.as_ptr(),
             )
         };
-        checked(code, || self.shared.what("unlock", object)).map(drop)
+        changed(code, || self.shared.what("unlock", object))
     }
 }
 

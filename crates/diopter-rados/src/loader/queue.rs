@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-use super::library::{Functions, Handle};
+use super::library::{Functions, Handle, changed, checked};
 use super::pool::{Flights, Pool, object_name};
 use super::write_op::WriteOp;
 use crate::error::Error;
@@ -50,6 +50,7 @@ struct Operation {
     steps: Option<WriteOp>,
     /// The text for an error.
     what: String,
+    is_change: bool,
     done: Arc<Done>,
     flights: Arc<Flights>,
     functions: Arc<Functions>,
@@ -75,8 +76,11 @@ unsafe extern "C" fn completed(completion: Handle, argument: *mut c_void) {
     let operation = unsafe { Box::from_raw(argument.cast::<Operation>()) };
     // SAFETY: librados holds the completion while it calls.
     let code = unsafe { (operation.functions.rados_aio_get_return_value)(completion) };
-    let Operation { token, memory, steps, what, done, flights, functions } = *operation;
-    let result = super::library::checked(code, || what);
+    let Operation { token, memory, steps, what, is_change, done, flights, functions } = *operation;
+    let result = match is_change {
+        true => changed(code, || what).map(|()| 0),
+        false => checked(code, || what),
+    };
     drop(steps);
     done.push(Completed { token, memory, result });
     flights.remove();
@@ -145,7 +149,7 @@ impl Queue {
         memory: Vec<u8>,
     ) -> Result<(), Error> {
         let name = object_name(object)?;
-        let operation = self.operation(token, "read", object);
+        let operation = self.operation(token, "read", object, false);
         self.submit(Operation { memory, ..operation }, |start| {
             // SAFETY: the memory has this length and stays where it is until the callback has run,
             // which alone takes the operation back.
@@ -174,7 +178,7 @@ impl Queue {
         memory: Vec<u8>,
     ) -> Result<(), Error> {
         let name = object_name(object)?;
-        let operation = self.operation(token, "write", object);
+        let operation = self.operation(token, "write", object, true);
         self.submit(Operation { memory, ..operation }, |start| {
             // SAFETY: as for a read; librados only reads it.
             unsafe {
@@ -203,7 +207,7 @@ impl Queue {
     ) -> Result<(), Error> {
         let name = object_name(object)?;
         let handle = steps.handle();
-        let operation = self.operation(token, what, object);
+        let operation = self.operation(token, what, object, true);
         self.submit(Operation { steps: Some(steps), ..operation }, |start| {
             // SAFETY: the steps are valid, and belong to the operation until the callback has run.
             unsafe {
@@ -219,13 +223,14 @@ impl Queue {
         })
     }
 
-    fn operation(&self, token: u64, what: &str, object: &[u8]) -> Operation {
+    fn operation(&self, token: u64, what: &str, object: &[u8], is_change: bool) -> Operation {
         let shared = &self.pool.shared;
         Operation {
             token,
             memory: Vec::new(),
             steps: None,
             what: shared.what(what, object),
+            is_change,
             done: Arc::clone(&self.done),
             flights: Arc::clone(&shared.flights),
             functions: Arc::clone(shared.functions()),

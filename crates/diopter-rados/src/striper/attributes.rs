@@ -71,6 +71,32 @@ impl Layout {
         self.map.object_size()
     }
 
+    /// Returns the bytes of a set of full objects.
+    pub(super) fn set_bytes(&self) -> u64 {
+        // Both have 31 bits.
+        self.object_size() * self.stripe_count()
+    }
+
+    /// Returns the number of objects that have bytes of a file of this size without holes; at least
+    /// one, which has the attributes.
+    #[must_use]
+    pub fn objects(&self, size: u64) -> u64 {
+        let (sets, rest) = (size / self.set_bytes(), size % self.set_bytes());
+        let in_last = rest.div_ceil(self.stripe_unit()).min(self.stripe_count());
+        (sets * self.stripe_count() + in_last).max(1)
+    }
+
+    /// Returns the bytes that an object has of a file of this size without holes.
+    #[must_use]
+    pub fn object_bytes(&self, object: u64, size: u64) -> u64 {
+        let (count, unit) = (self.stripe_count(), self.stripe_unit());
+        let (set, position) = (object / count, object % count);
+        let before = set.saturating_mul(self.set_bytes());
+        let in_set = size.saturating_sub(before).min(self.set_bytes());
+        let (rows, rest) = (in_set / (unit * count), in_set % (unit * count));
+        rows * unit + rest.saturating_sub(position * unit).min(unit)
+    }
+
     /// Returns the attributes that describe the layout, as text.
     pub(super) fn attributes(&self) -> [(&'static str, String); 3] {
         [
@@ -213,6 +239,27 @@ mod tests {
         ] {
             let error = attributes(unit, count, object, "0").read().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Damaged, "{unit} {count} {object}");
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_the_objects_are_those_of_the_map() {
+        const UNIT: u64 = 65536;
+        for (count, rows) in [(1, 1), (1, 3), (3, 2), (4, 1)] {
+            let layout = Layout::new(UNIT, count, UNIT * rows).unwrap();
+            for size in [0, 1, UNIT - 1, UNIT, UNIT + 1, 5 * UNIT, 6 * UNIT, 13 * UNIT + 7] {
+                let mut ends = [0; 20];
+                for byte in (0..size).step_by(4096).chain(size.checked_sub(1)) {
+                    let place = layout.map.locate(byte);
+                    let end = &mut ends[usize::try_from(place.object).unwrap()];
+                    *end = (place.object_offset + place.length.min(size - byte)).max(*end);
+                }
+                for (object, end) in (0..).zip(ends) {
+                    assert_eq!(layout.object_bytes(object, size), end, "{count} {rows} {size}");
+                }
+                let last = ends.iter().rposition(|end| *end > 0).map_or(1, |last| last as u64 + 1);
+                assert_eq!(layout.objects(size), last, "{count} {rows} {size}");
+            }
         }
     }
 

@@ -1,7 +1,7 @@
-//! The shared lock of a striped object, held under a lease: it ends by itself some time after its
-//! last renewal, so that a process that was killed blocks no other for long. libradosstriper takes
-//! the same lock, without a lease, around each of its operations, and an exclusive one around a
-//! removal and a truncation.
+//! The lock of a striped object, shared while it is open, held under a lease: it ends by itself
+//! some time after its last renewal, so that a process that was killed blocks no other for long.
+//! libradosstriper takes the same lock, without a lease, around each of its operations, and an
+//! exclusive one around a removal and a truncation; here the shared one becomes exclusive.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,10 @@ use crate::loader::{Pool, WriteOp};
 const CLASS: &str = "lock";
 const METHOD: &str = "lock";
 
-/// The lock of libradosstriper, and the tag of its shared holders.
+/// The lock of libradosstriper, and the tag of its shared holders. Its exclusive ones have none; a
+/// holder keeps the tag when it changes the mode. An exclusive lock excludes others with any tag.
 const LOCK: &str = "striper.lock";
 const TAG: &str = "Tag";
-
-/// `ClsLockType::SHARED`.
-const SHARED: u8 = 2;
 
 /// `LOCK_FLAG_MUST_RENEW`: fails with `ENOENT` if the lock is not held. A lease that ran out is
 /// never taken again, as another client may have truncated the object since.
@@ -34,6 +32,25 @@ const RENEWALS: u32 = 3;
 
 /// Attempts in the time between two renewals, if one fails.
 const RETRIES: u32 = 5;
+
+/// How the lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// With others, to read and write.
+    Shared,
+    /// Alone, to truncate and remove.
+    Exclusive,
+}
+
+impl Mode {
+    /// The number of `ClsLockType`.
+    fn number(self) -> u8 {
+        match self {
+            Mode::Exclusive => 1,
+            Mode::Shared => 2,
+        }
+    }
+}
 
 /// A lock that is held, and renewed by a thread until the drop.
 pub struct Lease {
@@ -48,6 +65,8 @@ struct Held {
     cookie: String,
     length: Duration,
     state: Mutex<State>,
+    /// Locked while a request about the lock is sent, so that a renewal keeps the mode.
+    mode: Mutex<Mode>,
 }
 
 struct State {
@@ -59,7 +78,7 @@ struct State {
 }
 
 impl Lease {
-    /// Takes the lock in one operation with the steps before it, and keeps it.
+    /// Takes the lock, shared, in one operation with the steps before it, and keeps it.
     pub fn take(
         pool: &Pool,
         object: Vec<u8>,
@@ -68,8 +87,9 @@ impl Lease {
     ) -> Result<Lease, Error> {
         let state = Mutex::new(State { until: Duration::ZERO, lost: None });
         let cookie = Uuid::new_v4().to_string();
-        let held = Held { pool: pool.clone(), object, cookie, length, state };
-        held.lock("lock", steps, 0)?;
+        let mode = Mutex::new(Mode::Shared);
+        let held = Held { pool: pool.clone(), object, cookie, length, state, mode };
+        held.lock("lock", steps, (Mode::Shared, 0))?;
         let held = Arc::new(held);
         let (stop, stopped) = channel();
         let kept = Arc::clone(&held);
@@ -80,6 +100,17 @@ impl Lease {
         let keeper = keeper.map_err(|error| Error::system("start the thread of a lease", &error));
         lease.keeper = Some(keeper?);
         Ok(lease)
+    }
+
+    /// Holds the lock in another mode from now on. The lock is not released in between.
+    pub fn change(&self, mode: Mode) -> Result<(), Error> {
+        let mut current = self.held.mode.lock().unwrap_or_else(PoisonError::into_inner);
+        let steps = self.held.pool.write_op().assert_exists();
+        // If the outcome is unknown, the next renewal takes the mode back.
+        let changed = self.held.lock("change the lock of", steps, (mode, MUST_RENEW));
+        changed.map_err(Error::settled)?;
+        *current = mode;
+        Ok(())
     }
 
     /// Returns true if the lease has not run out.
@@ -98,8 +129,8 @@ impl Lease {
             Some(error) => error.to_string(),
         };
         let object = crate::error::shown(&self.held.object);
-        let message = format!("the lock of {object} may be lost: {why}; open the object again");
-        Err(Error::new(ErrorKind::Lease, message))
+        let message = format!("the lock of {object} may be lost: {why}");
+        Err(Error::new(ErrorKind::Lease, message).advise("open the object again"))
     }
 }
 
@@ -122,8 +153,8 @@ impl Held {
     }
 
     /// Takes or renews the lock after the steps, in one operation.
-    fn lock(&self, what: &str, steps: WriteOp, flags: u8) -> Result<(), Error> {
-        let input = lock_arguments(&self.cookie, self.length, flags);
+    fn lock(&self, what: &str, steps: WriteOp, how: (Mode, u8)) -> Result<(), Error> {
+        let input = lock_arguments(&self.cookie, self.length, how);
         let steps = steps.execute(CLASS, METHOD, &input)?;
         let sent = now();
         self.pool.operate(what, &self.object, &steps)?;
@@ -137,7 +168,10 @@ impl Held {
         let mut wait = renewal;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(wait) {
             let steps = self.pool.write_op().assert_exists();
-            match self.lock("renew the lock of", steps, MUST_RENEW) {
+            let mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
+            let renewed = self.lock("renew the lock of", steps, (*mode, MUST_RENEW));
+            drop(mode);
+            match renewed {
                 Ok(()) => wait = renewal,
                 Err(error) if is_final(&error) => {
                     self.state().lost = Some(error);
@@ -163,13 +197,13 @@ fn now() -> Duration {
 /// Encodes the arguments of the method: a version, the oldest version that can read it, the length
 /// of the rest; then name, type, cookie, tag, description, duration and flags. Numbers are
 /// little-endian, texts have their length before them.
-fn lock_arguments(cookie: &str, length: Duration, flags: u8) -> Vec<u8> {
+fn lock_arguments(cookie: &str, length: Duration, (mode, flags): (Mode, u8)) -> Vec<u8> {
     let number = |number: u32| number.to_le_bytes().to_vec();
     let count = |count: usize| number(u32::try_from(count).expect("arguments are short"));
     let text = |text: &str| [count(text.len()), text.as_bytes().to_vec()].concat();
     let rest = [
         text(LOCK),
-        vec![SHARED],
+        vec![mode.number()],
         text(cookie),
         text(TAG),
         text(""),
@@ -198,6 +232,6 @@ mod tests {
             b"\x02",
         ]
         .concat();
-        assert_eq!(lock_arguments("cookie", Duration::new(30, 5), 2), expected);
+        assert_eq!(lock_arguments("cookie", Duration::new(30, 5), (Mode::Shared, 2)), expected);
     }
 }

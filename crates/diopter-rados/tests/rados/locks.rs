@@ -17,24 +17,24 @@ const SHORT: Duration = Duration::from_secs(3);
 const HOLD: &str = "DIOPTER_RADOS_HOLD";
 
 /// The name of the first object, for the tool.
-fn first(name: &str) -> String {
+pub fn first(name: &str) -> String {
     String::from_utf8(object_name(name.as_bytes(), 0)).unwrap()
 }
 
 /// The description of the lock, in JSON.
-fn lock_of(ceph: &Ceph, name: &str) -> String {
+pub fn lock_of(ceph: &Ceph, name: &str) -> String {
     let info = ceph.must(&["lock", "info", &first(name), "striper.lock"]);
     String::from_utf8(info).unwrap()
 }
 
 /// The values of a key in JSON that the tool printed, in order.
-fn values<'a>(json: &'a str, key: &str) -> Vec<&'a str> {
+pub fn values<'a>(json: &'a str, key: &str) -> Vec<&'a str> {
     let key = format!("\"{key}\":\"");
     json.split(&key).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
 }
 
 /// Tries until it succeeds; each try asks the cluster, which takes its time.
-fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(value) = attempt() {
@@ -220,6 +220,8 @@ fn without_a_reply_of_the_store_nothing_is_sent_after_the_lease_and_nothing_is_f
     let mut timeouts = 0;
     let error = until("the end of the lease", || {
         let error = file.write_at(0, b"TEXT").expect_err("no store");
+        // Of the first kind it is open whether it was stored; of the second, nothing was sent.
+        assert_eq!(error.is_unknown(), error.errno() == Some(libc::ETIMEDOUT), "{error}");
         timeouts += u32::from(error.errno() == Some(libc::ETIMEDOUT));
         (error.errno() != Some(libc::ETIMEDOUT)).then_some(error)
     });

@@ -6,3 +6,5 @@ mod objects;
 mod refusals;
 mod striped;
 mod locks;
+mod oracle;
+mod shorten;

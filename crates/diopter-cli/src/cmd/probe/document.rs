@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::cmd::finding::{FindingText, number};
 use crate::cmd::layout::{self, Layout};
+use crate::cmd::rados::Facts;
 use crate::output::name_bytes;
 use crate::size::size_text;
 pub use image::{ListedEntry, Listing, ProbedImage, ProbedNode};
@@ -26,6 +27,8 @@ pub struct Document {
     pub schema: &'static str,
     /// One entry for each name that could be probed, in the order of the command line.
     pub names: Vec<Name>,
+    /// One entry for each striped object of a Ceph cluster, in the same order.
+    pub striped_objects: Vec<Facts>,
 }
 
 /// One name.
@@ -280,8 +283,8 @@ pub struct ProbedObject {
 }
 
 impl Document {
-    pub fn of(names: Vec<Name>) -> Document {
-        Document { schema: "diopter.probe/1", names }
+    pub fn of(names: Vec<Name>, striped_objects: Vec<Facts>) -> Document {
+        Document { schema: "diopter.probe/1", names, striped_objects }
     }
 }
 

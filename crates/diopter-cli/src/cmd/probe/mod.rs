@@ -8,7 +8,8 @@ mod striped;
 
 mod text;
 
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use diopter::BackendKind;
 use diopter::layouts::StripedFile;
@@ -16,6 +17,7 @@ use diopter::probe::probe;
 
 use crate::args::ProbeArgs;
 use crate::cmd::message::message_about;
+use crate::cmd::rados;
 use crate::confine::{self, Allowed};
 use crate::log::{self, Filter, Level};
 use crate::output::{self, DONE, Look, TROUBLE};
@@ -26,11 +28,27 @@ use document::{Document, Name};
 /// standard error; the others are probed anyway. A faulty object of a striped file is a failure
 /// too.
 pub fn run(args: &ProbeArgs, backend: BackendKind, filter: &Filter, look: &Look) -> u8 {
-    let confined = confine::to_names(&args.names, Allowed::Read);
+    let is_of_cluster = |name: &PathBuf| name.as_os_str().as_bytes().starts_with(b"rados:");
+    let confined = match args.names.iter().any(is_of_cluster) {
+        // It is reached by the network and by files that librados finds.
+        true => "nothing is confined: a name is of a cluster".to_owned(),
+        false => confine::to_names(&args.names, Allowed::Read),
+    };
+    let mut striped_objects = Vec::new();
     let mut names: Vec<Name> = Vec::new();
     let mut status = DONE;
     for name in &args.names {
         filter.log("probe", Level::Debug, || format!("probing {}", name.display()));
+        if let Some(probed) = rados::probe(name) {
+            match probed {
+                Ok(facts) => striped_objects.push(facts),
+                Err(error) => {
+                    log::fail("probe", &error.to_string());
+                    status = TROUBLE;
+                }
+            }
+            continue;
+        }
         let probed = match image_path::split(name) {
             Some(inside) => image::name_of(name, &inside, backend),
             None => match StripedFile::is_at(name) {
@@ -52,7 +70,7 @@ pub fn run(args: &ProbeArgs, backend: BackendKind, filter: &Filter, look: &Look)
     if !names.iter().all(is_well) {
         status = TROUBLE;
     }
-    let document = Document::of(names);
+    let document = Document::of(names, striped_objects);
     if args.json {
         output::print_document(&document, status)
     } else {

@@ -5,6 +5,7 @@ use diopter_text::{Side, Table, untrusted};
 use super::document::{Ability, Device, Direct, Document, Extents, Name, ProbedObject};
 use super::listing;
 use crate::cmd::finding::{self, number};
+use crate::cmd::rados;
 use crate::output::{Look, Tone, put};
 use crate::size::size_text;
 
@@ -15,7 +16,9 @@ const INDENT: usize = 15;
 const OBJECTS_MAX: usize = 24;
 
 pub fn of(document: &Document, look: &Look) -> String {
-    let blocks: Vec<String> = document.names.iter().map(|name| block_of(name, look)).collect();
+    let names = document.names.iter().map(|name| block_of(name, look));
+    let objects = document.striped_objects.iter().map(|facts| rados::of_facts(facts, look));
+    let blocks: Vec<String> = names.chain(objects).collect();
     blocks.join("\n")
 }
 

@@ -12,11 +12,17 @@ use diopter::layouts::LayoutError;
 use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
 
 use crate::args::{CreateArgs, StripeCommand};
+use crate::cmd::rados;
 use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};
 
 /// Runs the command, and returns the exit status.
 pub fn run(command: &StripeCommand, look: &Look) -> u8 {
+    if let StripeCommand::Info(args) = command
+        && let Some(status) = rados::info(args, look)
+    {
+        return status;
+    }
     let (command, done) = match command {
         StripeCommand::Create(args) => ("stripe create", create(args)),
         StripeCommand::Info(args) => ("stripe info", info(&args.name, args.json, look)),
@@ -33,6 +39,11 @@ pub fn run(command: &StripeCommand, look: &Look) -> u8 {
 
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(document::Stripe)
+}
+
+/// The schema of the document about a striped object of a cluster.
+pub fn rados_schema() -> schemars::Schema {
+    rados::info_schema()
 }
 
 fn create(args: &CreateArgs) -> Result<u8, LayoutError> {

@@ -6,17 +6,12 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use diopter_core::prng::Prng;
 use diopter_testkit::ceph::Ceph;
-use diopter_testkit::env;
 
-const MIB: usize = 1 << 20;
+use crate::{MIB, bytes, dio, objects, refused};
 
 fn command(ceph: &Ceph, options: &[&str], from: &str, to: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
-    command.arg("cp").args(options).args([from, to]).stdin(Stdio::null());
-    command.env("CEPH_CONF", &ceph.conf).env_remove("CEPH_ARGS");
-    command
+    dio(ceph, &[&["cp"], options, &[from, to]].concat())
 }
 
 fn cp(ceph: &Ceph, options: &[&str], from: &str, to: &str) -> Output {
@@ -26,22 +21,6 @@ fn cp(ceph: &Ceph, options: &[&str], from: &str, to: &str) -> Output {
 fn must(ceph: &Ceph, options: &[&str], from: &str, to: &str) {
     let output = cp(ceph, options, from, to);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn refused(output: &Output, text: &str) {
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && message.contains(text), "{message}");
-}
-
-fn objects(ceph: &Ceph, name: &str) -> usize {
-    let all = String::from_utf8(ceph.rados(&["ls"])).unwrap();
-    all.lines().filter(|object| object.starts_with(&format!("{name}."))).count()
-}
-
-fn bytes(length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    Prng::new(env::seed()).fill(&mut bytes);
-    bytes
 }
 
 #[test]
@@ -60,13 +39,29 @@ fn a_striped_object_is_copied_like_a_file() {
     must(&ceph, &[], target, &at("back"));
     assert!(fs::read(at("back")).unwrap() == fs::read(at("plain")).unwrap());
     fs::write(at("short"), "short").unwrap();
-    refused(&cp(&ceph, &["--overwrite"], &at("short"), target), "rados --striper rm");
+    // Not while another has it open, as the tool's lock says.
+    let lock = ["lock", "get", "ours1.0000000000000000", "striper.lock", "--lock-cookie", "it"];
+    ceph.rados(&[&lock[..], &["--lock-type", "shared", "--lock-tag", "Tag"]].concat());
+    refused(&cp(&ceph, &["--overwrite"], &at("short"), target), "EBUSY");
+    let holder = String::from_utf8(ceph.rados(&["lock", "info", lock[2], lock[3]])).unwrap();
+    let holder = holder.split("client.").nth(1).unwrap().split('"').next().unwrap();
+    let holder = format!("client.{holder}");
+    ceph.rados(&["lock", "break", lock[2], lock[3], &holder, "--lock-cookie", "it"]);
+    must(&ceph, &[], target, &at("back"));
+    assert!(fs::read(at("back")).unwrap() == fs::read(at("plain")).unwrap());
+    must(&ceph, &["--overwrite", "--verify"], &at("short"), target);
+    must(&ceph, &[], target, &at("back"));
+    assert_eq!(fs::read(at("back")).unwrap(), b"short");
+    assert_eq!(objects(&ceph, "ours1"), 1);
+    must(&ceph, &["--overwrite"], &at("plain"), target);
 
     // A copy that was killed.
     let first = format!("ours1.{:016x}", 0);
     ceph.rados(&["setxattr", &first, "diopter.incomplete", "1"]);
     refused(&cp(&ceph, &[], target, &at("back")), "--incomplete");
     must(&ceph, &["--incomplete"], target, &at("back"));
+    must(&ceph, &["--overwrite"], &at("short"), target);
+    must(&ceph, &[], target, &at("back"));
 
     // Names and options that cannot be.
     let there = at("short");
@@ -137,4 +132,10 @@ fn a_copy_that_ends_early_leaves_nothing_or_its_mark() {
     let output = cp(&ceph, &[], "rados:data/ended", back.to_str().unwrap());
     refused(&output, "--incomplete");
     assert!(!back.exists());
+    // The tool removes it at the end of the lease of the process that is gone.
+    let until = Instant::now() + Duration::from_secs(40);
+    while !ceph.try_rados(&["--striper", "rm", "ended"]).status.success() {
+        assert!(Instant::now() < until, "it is locked");
+    }
+    assert_eq!(objects(&ceph, "ended"), 0);
 }

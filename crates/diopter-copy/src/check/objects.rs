@@ -1,0 +1,273 @@
+//! Striped objects of a Ceph cluster: their sums, and the comparison with another one or a file.
+//! Both sides are read in the same chunks.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use diopter::{Engine, FileRange, IoBuf, Request};
+
+use super::compare::first_difference;
+use super::{Checker, Difference, DifferenceKind, Opened, Sum, check_unchanged, stopped};
+use crate::cluster::{self, Object, cannot};
+use crate::content::WholeHash;
+use crate::failure::{Failure, Step, Stop};
+use crate::observer::Pass;
+use crate::pipeline::Interruption;
+use crate::read_ahead::{Chunk, Read, ReadAhead, length_at};
+use crate::source::Content;
+
+/// Longest wait for a request before a signal is looked for.
+const WAIT_SLICE: Duration = Duration::from_millis(100);
+
+/// One side of a comparison.
+pub enum Side {
+    Object(Object),
+    File(Opened),
+}
+
+impl Side {
+    fn path(&self) -> &Path {
+        match self {
+            Side::Object(object) => &object.path,
+            Side::File(opened) => opened.content().path(),
+        }
+    }
+
+    fn size(&self) -> u64 {
+        match self {
+            Side::Object(object) => object.size,
+            Side::File(opened) => opened.content().size(),
+        }
+    }
+
+    /// Fails if it changed while it was read.
+    fn check_unchanged(&self) -> Result<(), Failure> {
+        match self {
+            Side::Object(object) => check_same_size(object),
+            Side::File(opened) => check_unchanged(opened.content()),
+        }
+    }
+}
+
+impl Checker<'_> {
+    /// Opens a striped object; returns `None` for any other name.
+    pub fn open_object(&mut self, name: &Path) -> Option<Result<Object, Failure>> {
+        let incomplete = self.options.incomplete;
+        let open = |parsed| Object::open(&mut self.clusters, (name, &parsed), incomplete);
+        Some(cluster::parse(name)?.and_then(open))
+    }
+
+    pub fn sum_of_object(&mut self, object: &Object) -> Step<Sum> {
+        let Object { path, size, .. } = object;
+        self.observer.begins(Pass::Read, path, *size);
+        let mut hash = WholeHash::default();
+        let read: &Read<'_> = &|offset, chunk: &mut [u8]| object.read(offset, chunk);
+        let (stop, observer) = (self.stop, &mut *self.observer);
+        thread::scope(|scope| -> Step<()> {
+            let mut ahead = ReadAhead::start(scope, (path, *size), read)?;
+            loop {
+                if let Some(signal) = stop.requested() {
+                    return Err(Stop::Signal(signal));
+                }
+                let Some(chunk) = ahead.next()? else { return Ok(()) };
+                hash.update(chunk.offset, chunk.bytes());
+                observer.reached(chunk.end());
+                ahead.give_back(chunk);
+            }
+        })?;
+        self.count(*size);
+        check_same_size(object)?;
+        Ok(Sum { path: path.clone(), bytes: *size, hash: hash.finish(*size) })
+    }
+
+    /// Compares two sides, one of which is a striped object at least.
+    pub fn verify_sides(
+        &mut self,
+        sides: [&Side; 2],
+        each: &mut dyn FnMut(Difference),
+    ) -> Step<()> {
+        let limit = self.options.bytes_max.unwrap_or(u64::MAX);
+        let sizes = sides.map(Side::size);
+        let bytes = sizes[0].min(sizes[1]).min(limit);
+        for side in sides {
+            if let Side::File(opened) = side {
+                self.flush(opened.content())?;
+            }
+        }
+        self.observer.begins(Pass::Read, sides[1].path(), bytes);
+        let found = self.compare_sides(sides, bytes)?;
+        self.count(bytes);
+        for side in sides {
+            side.check_unchanged()?;
+        }
+        let kind = match found {
+            Some(range) => DifferenceKind::Bytes(range),
+            None if sizes[0].min(limit) != sizes[1].min(limit) => DifferenceKind::Length(sizes),
+            None => return Ok(()),
+        };
+        each(Difference { paths: sides.map(|side| side.path().to_owned()), kind });
+        Ok(())
+    }
+
+    fn compare_sides(&mut self, sides: [&Side; 2], bytes: u64) -> Step<Option<FileRange>> {
+        let reads = sides.map(|side| {
+            move |offset: u64, chunk: &mut [u8]| match side {
+                Side::Object(object) => object.read(offset, chunk),
+                Side::File(_) => unreachable!("a file is read by the engine"),
+            }
+        });
+        let (engine, _) = self.pipeline.idle();
+        let (stop, observer) = (self.stop, &mut *self.observer);
+        let mut buffered = 0;
+        let found = thread::scope(|scope| -> Step<Option<FileRange>> {
+            let start = |side: usize| -> Step<Chunks<'_>> {
+                Ok(match sides[side] {
+                    Side::Object(object) => {
+                        let of = (&*object.path, bytes);
+                        Chunks::Ahead(ReadAhead::start(scope, of, &reads[side])?)
+                    }
+                    Side::File(opened) => {
+                        Chunks::Engine(EngineReads::new(engine, opened.content(), bytes))
+                    }
+                })
+            };
+            let mut both = [start(0)?, start(1)?];
+            let found = loop {
+                if let Some(signal) = stop.requested() {
+                    return Err(Stop::Signal(signal));
+                }
+                let (Some(first), Some(second)) = (both[0].next()?, both[1].next()?) else {
+                    break None;
+                };
+                if let Some(found) = first_difference(first.bytes(), second.bytes()) {
+                    let at = |index: usize| first.offset + index as u64;
+                    break Some(FileRange::new(at(found.start), at(found.end)));
+                }
+                observer.reached(first.end());
+                both[0].give_back(first);
+                both[1].give_back(second);
+            };
+            buffered = both.iter().map(Chunks::buffered).sum();
+            Ok(found)
+        });
+        self.buffered += buffered;
+        found
+    }
+}
+
+/// Fails if the size is not what it was. The lock keeps the object from being truncated and
+/// removed, but not from being written.
+fn check_same_size(object: &Object) -> Result<(), Failure> {
+    let size = object.file.size().map_err(|error| cannot("reading", &object.path, &error))?;
+    if size == object.size {
+        return Ok(());
+    }
+    let cause = "its size changed while it was read";
+    let remedy = "end what writes to it, and try again";
+    Err(Failure::of_rule("reading", &object.path, cause, remedy))
+}
+
+/// The chunks of one side, in order.
+enum Chunks<'f> {
+    Ahead(ReadAhead),
+    Engine(EngineReads<'f>),
+}
+
+impl Chunks<'_> {
+    fn next(&mut self) -> Step<Option<Chunk>> {
+        match self {
+            Chunks::Ahead(ahead) => Ok(ahead.next()?),
+            Chunks::Engine(reads) => reads.next(),
+        }
+    }
+
+    fn give_back(&mut self, chunk: Chunk) {
+        match self {
+            Chunks::Ahead(ahead) => ahead.give_back(chunk),
+            Chunks::Engine(reads) => reads.free.push(chunk.memory),
+        }
+    }
+
+    fn buffered(&self) -> u64 {
+        match self {
+            Chunks::Ahead(_) => 0,
+            Chunks::Engine(reads) => reads.buffered,
+        }
+    }
+}
+
+/// The chunks of a file, by requests of an engine, of which one is in flight ahead of the user.
+struct EngineReads<'f> {
+    engine: &'f Engine,
+    content: &'f dyn Content,
+    size: u64,
+    /// The chunk in flight is here; the first one is not yet in flight.
+    position: u64,
+    free: Vec<IoBuf>,
+    buffered: u64,
+}
+
+impl<'f> EngineReads<'f> {
+    fn new(engine: &'f Engine, content: &'f dyn Content, size: u64) -> EngineReads<'f> {
+        EngineReads { engine, content, size, position: 0, free: Vec::new(), buffered: 0 }
+    }
+
+    fn next(&mut self) -> Step<Option<Chunk>> {
+        if self.position == self.size {
+            return Ok(None);
+        }
+        if self.engine.in_flight() == 0 {
+            self.start()?;
+        }
+        let finished = loop {
+            match self.engine.wait(WAIT_SLICE) {
+                Ok(Some(finished)) => break finished,
+                Ok(None) => {}
+                Err(error) => return Err(self.stopped(Interruption::Backend(error))),
+            }
+        };
+        self.buffered += finished.route().buffered;
+        let (result, memory) = finished.into_parts();
+        let (offset, length) = (self.position, length_at(self.position, self.size));
+        let named = |error| Interruption::Read(self.content.file().name_object(error).into());
+        let bytes = result.map_err(|error| self.stopped(named(error)))?.get();
+        if bytes < length as u64 {
+            return Err(self.stopped(Interruption::SourceChanged));
+        }
+        let memory = memory.expect("memory comes back from a read that went well");
+        self.position += length as u64;
+        if self.position < self.size {
+            self.start()?;
+        }
+        Ok(Some(Chunk { offset, length, memory }))
+    }
+
+    fn start(&mut self) -> Step<()> {
+        let length = length_at(self.position, self.size);
+        // The end of a file is read with the whole block around it: an aligned read is direct.
+        let unit = usize::try_from(self.content.file().alignment().offset_read).unwrap_or(1);
+        let whole = length.next_multiple_of(unit.max(1));
+        let mut memory = match self.free.pop() {
+            Some(memory) => memory,
+            None => IoBuf::new(whole).map_err(|errno| self.stopped(Interruption::Memory(errno)))?,
+        };
+        memory.truncate(whole);
+        let request = Request::read(self.position, memory);
+        match self.engine.start(self.content.file(), request) {
+            Ok(_) => Ok(()),
+            Err(refused) => Err(self.stopped(Interruption::Read(refused.error.into()))),
+        }
+    }
+
+    fn stopped(&self, why: Interruption) -> Stop {
+        stopped(why, self.content.path())
+    }
+}
+
+impl Drop for EngineReads<'_> {
+    fn drop(&mut self) {
+        // No request is left that could be taken for one of the next comparison.
+        while self.engine.in_flight() > 0 && self.engine.wait(WAIT_SLICE).is_ok() {}
+    }
+}
