@@ -22,7 +22,7 @@ const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// One side of a comparison.
 pub enum Side {
-    Object(Object),
+    Object(Box<Object>),
     File(Opened),
 }
 

@@ -26,7 +26,7 @@ type Each<'e> = &'e mut dyn FnMut(Difference);
 enum Named {
     Dir(Rc<Dir>),
     Content(Opened),
-    Object(Object),
+    Object(Box<Object>),
 }
 
 impl Checker<'_> {
@@ -64,7 +64,7 @@ impl Checker<'_> {
     /// Opens a name of the command line; links are followed.
     fn open(&mut self, name: &Path) -> Step<Named> {
         if let Some(object) = self.open_object(name) {
-            return Ok(Named::Object(object?));
+            return Ok(Named::Object(Box::new(object?)));
         }
         if let Some(opened) = Opened::inside(name, self.stop) {
             return Ok(Named::Content(opened?));

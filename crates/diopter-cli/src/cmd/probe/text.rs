@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn names_are_reported_as_they_were() {
         let judged = |facts: Facts| document::name_of(&Probe { findings: findings(&facts), facts });
-        let text = of(&Document::of([file(), device()].map(judged).into()), &LOOK);
+        let text = of(&Document::of([file(), device()].map(judged).into(), Vec::new()), &LOOK);
         assert_data_eq!(text, file!["../../../tests/golden/probe.txt"].raw());
     }
 
@@ -392,7 +392,7 @@ mod tests {
     fn a_foreign_layout_is_reported_with_its_finding() {
         let facts = Facts { queue: None, size: Some(1 << 30), ..striped() };
         let name = document::name_of(&Probe { findings: findings(&facts), facts });
-        let text = of(&Document::of(vec![name]), &LOOK);
+        let text = of(&Document::of(vec![name], Vec::new()), &LOOK);
         assert_data_eq!(text, file!["../../../tests/golden/probe-striped.txt"].raw());
     }
 }
