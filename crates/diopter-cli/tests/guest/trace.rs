@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::cp_support::{content, print_line};
 use crate::devices::{NVME, Scsi};
 use crate::guest_support::dio;
-use crate::workload::{MOUNT, Mounted, Outcome, succeeds};
+use crate::workload::{MOUNT, Mounted, Outcome, exists, succeeds, wait_for};
 
 const MIB: u64 = 1 << 20;
 
@@ -47,6 +47,10 @@ pub fn files() -> Outcome {
     Ok(())
 }
 
+/// An event of direct I/O: a kernel that has it needs no probes.
+const EVENT: &str = "/sys/kernel/tracing/events/iomap/iomap_dio_rw_begin";
+/// Probes of a trace: of the begin of a request, and of both ends of its completion.
+const PROBES: usize = 3;
 /// Engines and patterns of fio.
 const ENGINES: [&str; 3] = ["psync", "libaio", "io_uring"];
 const PATTERNS: [&str; 3] = ["randread", "randwrite", "read"];
@@ -69,6 +73,19 @@ pub fn counts() {
     }
     assert_eq!(failed, 0, "jobs whose requests are not those of the trace");
     assert_eq!(probes(), "", "probes that stay");
+    if !exists(EVENT) {
+        probes_of_a_killed_trace_are_removed_by_the_next();
+    }
+}
+
+fn probes_of_a_killed_trace_are_removed_by_the_next() {
+    let mut killed = dio(&["trace", "-o", "/dev/null", "--", "sleep", "1000"]).spawn().unwrap();
+    wait_for("the probes of a trace", || probes().lines().count() == PROBES);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(probes().lines().count(), PROBES, "{}", probes());
+    traced(&["true"]);
+    assert_eq!(probes(), "", "probes of a killed trace");
 }
 
 fn is_counted(kind: &str, target: &str, engine: &str, pattern: &str) -> bool {
