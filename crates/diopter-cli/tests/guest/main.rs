@@ -31,6 +31,8 @@ use workload::{CHECK, VARIABLE};
 /// The kernel that always runs, and the others.
 const SERIES: &str = "6.1";
 const OTHERS: [&str; 2] = ["5.10", "6.12"];
+/// Two kernels without events of direct I/O, and one with them.
+const TRACED: [&str; 3] = ["5.10", "6.1", "6.12"];
 /// The whole of a boot, on a machine with other work.
 const BOOT_LIMIT: Duration = Duration::from_secs(1800);
 /// The guest prints a line after each check: when it prints nothing for so long it hangs.
@@ -74,6 +76,19 @@ fn dio_serves_no_trace_where_a_kernel_is_locked_down() {
         return skip(Capability::Soak, "another boot: set DIOPTER_SOAK");
     }
     boot(Host::find("6.12"), "locked-down", "lockdown=confidentiality");
+}
+
+#[test]
+fn dio_traces_the_requests_that_fio_counts() {
+    if std::env::var_os("DIOPTER_SOAK").is_none() {
+        return skip(Capability::Soak, "three boots more: set DIOPTER_SOAK");
+    }
+    let mut failed = Vec::new();
+    for series in TRACED {
+        let tried = std::panic::catch_unwind(|| boot(Host::find(series), "trace-counts", ""));
+        failed.extend(tried.is_err().then_some(series));
+    }
+    assert!(failed.is_empty(), "failed on {}", failed.join(", "));
 }
 
 /// The guest's side of the tests above; nothing to do on the host.

@@ -59,6 +59,7 @@ pub fn run(part: &str) {
         "all" => all(),
         "poll" => return polled::poll(),
         "locked-down" => trace::locked_down(),
+        "trace-counts" => trace::counts(),
         other => panic!("no part {other}"),
     }
     print_line(&format!("guest: {part} done"));
