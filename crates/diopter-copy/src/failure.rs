@@ -137,6 +137,7 @@ impl fmt::Display for Failure {
 fn attempt_of(what: &str) -> Option<&'static str> {
     Some(match what {
         "allocating" => "cannot allocate memory for",
+        "comparing" => "cannot compare",
         "copying" => "cannot copy",
         "copying to" => "cannot copy to",
         "creating a temporary" => "cannot create a temporary file",
@@ -144,6 +145,8 @@ fn attempt_of(what: &str) -> Option<&'static str> {
         "flushing the directory" => "cannot flush the directory",
         "following the link" => "cannot follow the link",
         "linking" => "cannot link",
+        "listing the directories of" => "cannot list the directories of",
+        "listing the directory" => "cannot list the directory",
         "listening for signals" => "cannot receive signals during the copy of",
         "locking" => "cannot lock",
         "looking at" => "cannot look at",
@@ -151,6 +154,7 @@ fn attempt_of(what: &str) -> Option<&'static str> {
         "looking up" => "cannot look up",
         "making" => "cannot make",
         "making a buffer" => "cannot allocate a buffer for",
+        "making a file without a name in" => "cannot make a file without a name in",
         "making the directory" => "cannot make the directory",
         "making the link" => "cannot make the link",
         "measuring" => "cannot get the size of",
@@ -173,6 +177,7 @@ fn attempt_of(what: &str) -> Option<&'static str> {
         "setting the permissions" => "cannot set the permissions of",
         "setting the size" => "cannot set the size of",
         "setting up" | "setting up for" => "cannot set up",
+        "starting a thread for" => "cannot start a thread for",
         "writing" => "cannot write",
         "writing the device" => "cannot write the device",
         "writing the devices of a striped file" => "cannot write the devices of",

@@ -48,7 +48,7 @@ Exit status:
 )]
 pub struct SumArgs {
     /// Files, directories, striped files, block devices, IMAGE::/PATH in unmounted file systems, or
-    /// rados:[CONF!]POOL[@NAMESPACE]/NAME, a striped object of a Ceph cluster
+    /// `rados:[CONF!]POOL[@NAMESPACE]/NAME`, a striped object of a Ceph cluster
     #[arg(value_name = "NAME", required_unless_present = "check", conflicts_with = "check")]
     pub names: Vec<PathBuf>,
     /// Check the files that this list names; - is standard input

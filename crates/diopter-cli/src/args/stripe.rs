@@ -67,7 +67,8 @@ pub struct CreateArgs {
 ///
 /// Opens every object, and writes nothing. The exit status is 2 if one is missing, its size differs
 /// from the sealed layout, or it belongs to another layout. Of a striped object of a Ceph cluster
-/// (rados:[CONF!]POOL[@NAMESPACE]/NAME) it shows layout, size and objects; missing ones are holes.
+/// (`rados:[CONF!]POOL[@NAMESPACE]/NAME`) it shows layout, size and objects; missing ones are
+/// holes.
 #[derive(Debug, Args)]
 pub struct InfoArgs {
     /// The striped file, or rados: name
