@@ -116,7 +116,7 @@ fn a_single_large_file_is_copied_by_several_ranks_and_failures_are_reported() {
     let output = job::run(3, words(dir.path(), &[]));
     assert!(!output.status.success());
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(errors.matches("dio-mpi: opening").count(), 1, "{errors}");
+    assert_eq!(errors.matches("dio-mpi: cannot open").count(), 1, "{errors}");
 }
 
 /// Returns the processes of a job: those of the program that have the directory in their arguments.
