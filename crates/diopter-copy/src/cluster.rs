@@ -40,6 +40,8 @@ pub struct Object {
     pub path: PathBuf,
     /// Its size when it was opened.
     pub size: u64,
+    /// True if it had no mark then.
+    is_complete: bool,
 }
 
 impl Object {
@@ -53,13 +55,29 @@ impl Object {
         let failed = |error: Error| cannot("opening", path, &error);
         let pool = clusters.pool(name).map_err(failed)?;
         let file = striper::File::open_to_read(&pool, &name.name).map_err(failed)?;
-        if !incomplete && !file.is_complete().map_err(failed)? {
+        let is_complete = file.is_complete().map_err(failed)?;
+        if !incomplete && !is_complete {
             let cause = "the copy that made it was interrupted, and it is not complete";
             let remedy = "copy it again, or read what there is with --incomplete";
             return Err(Failure::of_rule("opening", path, cause, remedy));
         }
         let size = file.size().map_err(failed)?;
-        Ok(Object { file, path: path.to_owned(), size })
+        Ok(Object { file, path: path.to_owned(), size, is_complete })
+    }
+
+    /// Fails if the size or the mark is not what it was. The lock keeps the object from being
+    /// truncated and removed, but not from being written; without it, it may be another one.
+    pub fn check_unchanged(&self) -> Result<(), Failure> {
+        let failed = |error: Error| cannot("reading", &self.path, &error);
+        let cause = if self.file.size().map_err(failed)? != self.size {
+            "its size changed while it was read"
+        } else if self.file.is_complete().map_err(failed)? != self.is_complete {
+            "another copy wrote it while it was read"
+        } else {
+            return Ok(());
+        };
+        let remedy = "end what writes to it, and try again";
+        Err(Failure::of_rule("reading", &self.path, cause, remedy))
     }
 
     /// Reads a whole chunk.
@@ -91,18 +109,18 @@ pub fn parse(path: &Path) -> Option<Result<Name, Failure>> {
 
 /// The failure of an operation on a striped object.
 pub fn cannot(what: &'static str, on: &Path, error: &Error) -> Failure {
-    let mut text = error.to_string();
+    let mut cause = error.cause();
     if let Some(number) = error.errno() {
         // As in every other message of the copy.
         let standard = std::io::Error::from_raw_os_error(number).to_string();
-        text = text.replace(&standard, &Errno::from_raw(number).to_string());
+        cause = cause.replace(&standard, &Errno::from_raw(number).to_string());
     }
     let usual = match is(error, Errno::ENOENT) {
         true => "check the name, and what is there with `ceph osd pool ls` and `rados ls`",
         false => "check the cluster with `ceph -s`",
     };
-    let (cause, remedy) = text.rsplit_once("; ").unwrap_or((&text, usual));
-    Failure { is_unknown: error.is_unknown(), ..Failure::of_rule(what, on, cause, remedy) }
+    let remedy = error.advice().unwrap_or(usual);
+    Failure { is_unknown: error.is_unknown(), ..Failure::of_rule(what, on, &cause, remedy) }
 }
 
 pub fn is(error: &Error, errno: Errno) -> bool {

@@ -170,6 +170,7 @@ fn attempt_of(what: &str) -> Option<&'static str> {
         "reading the options" => "invalid",
         "removing an old object" => "cannot remove the old object",
         "removing an old temporary" => "cannot remove the old temporary file",
+        "removing the objects" => "cannot remove all objects of the copy that ended early to",
         "removing the record" => "cannot remove the record of the copy of",
         "renaming" => "cannot rename",
         "reserving space" => "cannot reserve space for",

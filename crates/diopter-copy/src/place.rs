@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use diopter::Errno;
 use diopter::layouts::StripedFile;
+use diopter_rados::name::Name;
 
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::Failure;
@@ -65,11 +66,12 @@ impl Destination {
 
 /// Returns the path for `source`: `target` itself, or its name in it if that is a directory.
 pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<PathBuf, Failure> {
-    if has_one_source && image_path::split(target).is_some() {
+    let is_object = Name::parse(target.as_os_str()).is_some();
+    if has_one_source && (is_object || image_path::split(target).is_some()) {
         return Ok(target.to_owned());
     }
     match std::fs::metadata(target) {
-        Ok(found) if found.is_dir() => {
+        Ok(found) if found.is_dir() && !is_object => {
             let name = name_of(source).ok_or_else(|| {
                 let cause = "the source has no name for the target directory";
                 Failure::of_rule(

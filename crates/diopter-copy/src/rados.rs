@@ -1,6 +1,6 @@
 //! Copies between files and striped objects of a Ceph cluster, whose names start with `rados:`. A
 //! new object is created exclusively, has a mark until it is complete, and is removed if the copy
-//! fails; an existing one is written in place.
+//! fails; an existing one without the mark is written in place.
 
 use std::fs::Metadata;
 use std::os::fd::AsFd;
@@ -10,14 +10,14 @@ use std::thread;
 
 use diopter::{Errno, File};
 use diopter_rados::name::Name;
-use diopter_rados::striper::{self, Access, INCOMPLETE, Layout, Open};
+use diopter_rados::striper::{self, Access, Layout, Open};
 use diopter_rados::{Error, Pool};
 use rustix::fs::Mode;
 
 use crate::cluster::{Clusters, Object, cannot, is, read_whole};
 use crate::content::ContentHash;
 use crate::dir::Entry;
-use crate::failure::{Failure, Step};
+use crate::failure::{Failure, Step, Stop};
 use crate::flow::{Moved, RouteTotals};
 use crate::observer::Pass;
 use crate::options::WhenThere;
@@ -25,6 +25,9 @@ use crate::place::{self, Existing};
 use crate::read_ahead::{Read, ReadAhead};
 use crate::session::{Passed, Session};
 use crate::temporary::Unrecorded;
+
+const REMOVE_BY_HAND: &str =
+    "remove them with `rados --striper rm`, when no other client has the object open";
 
 /// Copies from or to a striped object; returns `None` if neither name is one.
 pub fn copy(session: &mut Session<'_>, source: &Path, target: &Path) -> Option<Step<()>> {
@@ -120,6 +123,7 @@ fn fill(
     let read = |offset, chunk: &mut [u8]| source.read(offset, chunk);
     let mut write = |offset, chunk: &[u8]| file.write_all_at(chunk, offset).map_err(failed);
     let hash = pass(session, (Pass::Copy, &source.path, source.size), &read, &mut write)?;
+    source.check_unchanged()?;
     let mode = Mode::from_bits_truncate(session.new_mode(&target.dir, 0o666, 0o666));
     rustix::fs::fchmod(temporary.as_fd(), mode)
         .map_err(|errno| Failure::of_errno("setting the permissions", &path, errno.into()))?;
@@ -151,27 +155,42 @@ fn put(session: &mut Session<'_>, source: &Path, (target, name): (&Path, &Name))
             object.set_len(size).map_err(failed)?;
         }
     }
-    let done = write(session, &input, (&object, target));
-    let done = done.and_then(|passed| {
-        // An object that was written whole is complete, also if another copy of it was not.
-        match pool.remove_attribute(&striper::object_name(&name.name, 0), INCOMPLETE) {
-            Err(error) if !is(&error, Errno::ENODATA) => Err(failed(error).into()),
-            _ => Ok(passed),
-        }
-    });
+    let mut done = write(session, &input, (&object, target));
+    if is_new && done.is_ok() {
+        let completed = object.complete().map_err(|error| failed(error).into());
+        done = completed.and(done);
+    }
     match done {
         Ok(passed) => {
             session.begin_objects();
             session.count_bytes(size, &passed);
             Ok(())
         }
-        Err(stop) if is_new => {
-            // What cannot be removed keeps the mark: the first object is the last.
-            object.remove().ok();
-            Err(stop)
-        }
+        Err(stop) if is_new => Err(remove(session, object, target, stop)),
         Err(stop) => Err(stop),
     }
+}
+
+/// Removes the objects of a copy that ended early, and returns the last reason. Objects that are
+/// left keep the mark, as the first one is removed last; they are reported after what ended the
+/// copy. A signal ends the removal after a failure, and not the one that it began.
+fn remove(session: &mut Session<'_>, object: striper::File, target: &Path, stop: Stop) -> Stop {
+    let (flag, is_signal) = (session.stop(), matches!(stop, Stop::Signal(_)));
+    let goes_on = || is_signal || flag.requested().is_none();
+    let Err(error) = object.remove(&goes_on) else {
+        return stop;
+    };
+    let mut failure = cannot("removing the objects", target, &error);
+    if error.advice().is_none() || is(&error, Errno::EBUSY) {
+        failure.remedy = REMOVE_BY_HAND.to_owned();
+    }
+    session.leave_objects(target);
+    if let Stop::Failed(first) = stop {
+        session.note_failure(&first);
+        return failure.into();
+    }
+    session.note_failure(&failure);
+    stop
 }
 
 /// Creates the object with the mark, or opens the one that exists.
@@ -185,9 +204,7 @@ fn create_or_open(
         Err(Failure::of_rule("writing", target, cause, remedy).into())
     };
     let how = Open::new(Access::Write);
-    let marks = [(INCOMPLETE, &b"1"[..])];
-    let layout = Layout::default();
-    match striper::File::create_marked(pool, &name.name, layout, how.lease, &marks) {
+    match striper::File::create_incomplete(pool, &name.name, Layout::default(), how.lease) {
         Ok(object) => return Ok((object, true)),
         Err(error) if is(&error, Errno::EEXIST) => {}
         Err(error) => return Err(failed(error).into()),

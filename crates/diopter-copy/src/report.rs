@@ -14,7 +14,7 @@ use crate::stop::Signal;
 /// Entries of a list in the document at most, so that a tree of any size fits the bound on memory.
 pub const LIST_LENGTH_MAX: usize = 10_000;
 
-/// Bytes of the paths in both lists at most: in a deep tree one path may have 1 MiB.
+/// Bytes of the paths in all lists at most: in a deep tree one path may have 1 MiB.
 const LIST_BYTES_MAX: usize = 8 << 20;
 
 /// The document of `dio cp --json`. Sizes are in bytes and times in nanoseconds; fields are only
@@ -51,7 +51,7 @@ pub struct Report {
     pub verified: Vec<VerifyReport>,
     /// Files, directories and links that were not copied, with the reasons.
     pub failures: Vec<FailureReport>,
-    /// Entries that are missing in `verified` and `failures`, which hold 10000 at most.
+    /// Entries that are missing in `verified`, `failures` and `left`, which hold 10000 at most.
     pub left_out: u64,
     /// Files, counted in `files`, that were written as striped files.
     pub striped: u64,
@@ -64,6 +64,9 @@ pub struct Report {
     /// The number and size of requests that were best for the last file; null if `--iodepth` sets
     /// the number.
     pub depth: Option<DepthFound>,
+    /// Targets of which objects remain in the cluster: their copies ended early, and not all of
+    /// their objects could be removed.
+    pub left: Vec<String>,
 }
 
 /// The requests in flight that were best.
@@ -190,8 +193,9 @@ pub struct Counts {
     failures: Vec<FailureReport>,
     failed: u64,
     differing: u64,
+    left: Vec<String>,
     left_out: u64,
-    /// Bytes of the paths in both lists.
+    /// Bytes of the paths in all lists.
     listed_bytes: usize,
 }
 
@@ -224,6 +228,14 @@ impl Counts {
         };
         if self.is_listed(self.failures.len(), entry.path.len()) {
             self.failures.push(entry);
+        }
+    }
+
+    /// Notes a target of which objects remain.
+    pub fn note_left(&mut self, target: &std::path::Path) {
+        let target = untrusted::name(target);
+        if self.is_listed(self.left.len(), target.len()) {
+            self.left.push(target);
         }
     }
 
@@ -311,6 +323,7 @@ impl Counts {
             skipped: self.skipped,
             links: self.links,
             depth: self.depth.map(depth_of),
+            left: self.left,
         }
     }
 }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
 
+use diopter_rados::name::Name;
+
 use crate::dir::{Dir, Inode};
 use crate::failure::{Failure, Step};
 use crate::objects::Objects;
@@ -48,6 +50,8 @@ pub enum Left {
     Unchanged,
     /// The target is an unchanged striped file, which no run resumes.
     UnchangedStriped,
+    /// Objects of an incomplete copy of this striped object remain: they could not be removed.
+    Objects(PathBuf),
     /// This device, or this file in an image, is partly written.
     PartlyWritten(PathBuf),
 }
@@ -72,6 +76,7 @@ pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> 
     let left = match written_to {
         WrittenTo::Temporary => Left::Unchanged,
         WrittenTo::NewObjects => Left::UnchangedStriped,
+        WrittenTo::LeftObjects(target) => Left::Objects(target),
         WrittenTo::InPlace(target) => Left::PartlyWritten(target),
     };
     let ended = signal.map(|signal| Ended { signal, left });
@@ -186,6 +191,10 @@ fn copy_source(
 
 /// Opens the target, if it is a directory. It is opened once.
 fn target_directory(target: &Path) -> Result<Option<Rc<Dir>>, Failure> {
+    // The name of a striped object, whatever local file is there.
+    if Name::parse(target.as_os_str()).is_some() {
+        return Ok(None);
+    }
     match std::fs::metadata(target) {
         Ok(found) if found.is_dir() => Ok(Some(Dir::open(target)?)),
         Ok(_) => Ok(None),

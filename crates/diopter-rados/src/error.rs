@@ -26,6 +26,8 @@ pub enum ErrorKind {
     Damaged,
     /// The lease of the lock can't be proven: another process may hold the lock.
     Lease,
+    /// A copy into the striped object is not complete: it goes on, or was interrupted.
+    Incomplete,
     /// An error number of librados or of the system.
     Os(i32),
 }
@@ -73,6 +75,11 @@ impl Error {
         )
     }
 
+    /// The same error with more before its message.
+    pub(crate) fn of(self, what: impl fmt::Display) -> Error {
+        Error { message: format!("{what}: {}", self.message), ..self }
+    }
+
     /// The same error of an operation that may have taken effect.
     pub(crate) fn unknown(self) -> Error {
         Error { is_unknown: true, ..self }
@@ -102,6 +109,19 @@ impl Error {
         self.kind
     }
 
+    /// Returns what failed, on what and why.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        let end = if self.is_unknown { ", and it is unknown whether it took effect" } else { "" };
+        format!("{}{end}", self.message)
+    }
+
+    /// Returns what to do about it, if that is known.
+    #[must_use]
+    pub fn advice(&self) -> Option<&'static str> {
+        (!self.advice.is_empty()).then_some(self.advice)
+    }
+
     /// Returns the error number, if librados or the system gave one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
@@ -114,12 +134,8 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(&self.message)?;
-        if self.is_unknown {
-            to.write_str(", and it is unknown whether it took effect")?;
-        }
         let separator = if self.advice.is_empty() { "" } else { "; " };
-        write!(to, "{separator}{}", self.advice)
+        write!(to, "{}{separator}{}", self.cause(), self.advice)
     }
 }
 
@@ -131,7 +147,7 @@ impl From<Error> for io::Error {
             ErrorKind::Library => io::ErrorKind::Unsupported,
             ErrorKind::Invalid => io::ErrorKind::InvalidInput,
             ErrorKind::Damaged => io::ErrorKind::InvalidData,
-            ErrorKind::Lease => io::ErrorKind::ResourceBusy,
+            ErrorKind::Lease | ErrorKind::Incomplete => io::ErrorKind::ResourceBusy,
             ErrorKind::Os(number) => io::Error::from_raw_os_error(number).kind(),
         };
         io::Error::new(kind, error)

@@ -35,7 +35,8 @@ impl Name {
         let rest = text.as_bytes().strip_prefix(PREFIX)?;
         Some(parts(rest).map_err(|why| {
             let name = shown(text.as_bytes());
-            Error::invalid(format!("{name}: {why}; write rados:[CONF!]POOL[@NAMESPACE]/NAME"))
+            Error::invalid(format!("{name}: {why}"))
+                .advise("write rados:[CONF!]POOL[@NAMESPACE]/NAME")
         }))
     }
 }

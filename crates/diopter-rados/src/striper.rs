@@ -13,8 +13,8 @@ use std::time::Duration;
 
 pub use attributes::{Attributes, Layout};
 
-use crate::error::{Error, shown};
-use crate::loader::{Completed, Pool, Queue};
+use crate::error::{Error, ErrorKind, shown};
+use crate::loader::{Completed, Pool, Queue, WriteOp};
 use extents::Extent;
 use lease::Lease;
 
@@ -27,8 +27,8 @@ const LEASE_MIN: Duration = Duration::from_secs(3);
 /// The attribute of the first object of a copy that is not complete.
 pub const INCOMPLETE: &str = "diopter.incomplete";
 
-/// Bytes of its value, at most.
-const INCOMPLETE_MAX: usize = 16;
+/// Bytes of its value, the cookie of the creator's lock, at most.
+const INCOMPLETE_MAX: usize = 64;
 
 /// Attempts to raise the size. Each one that fails is one in which another client raised it.
 const GROW_ATTEMPTS: u32 = 100;
@@ -72,6 +72,8 @@ pub struct File {
     layout: Layout,
     access: Access,
     lease: Option<Lease>,
+    /// It was created with the mark, whose value is the cookie of the lease.
+    is_marked: bool,
     /// The size that is known: under the lock it becomes smaller only by [`File::set_len`].
     size: AtomicU64,
     /// Queues without operations, for the next request.
@@ -89,7 +91,9 @@ impl File {
     ///
     /// # Errors
     /// Fails with `ENOENT` if it does not exist, with `EBUSY` if another client removes or
-    /// truncates it, with [`Damaged`](crate::ErrorKind::Damaged) if its attributes are.
+    /// truncates it, with [`Damaged`](crate::ErrorKind::Damaged) if its attributes are. Fails for
+    /// writing with [`Incomplete`](crate::ErrorKind::Incomplete) if it has the mark: the process
+    /// that created it may remove it.
     pub fn open(pool: &Pool, name: &[u8], how: &Open) -> Result<File, Error> {
         let first = object_name(name, 0);
         let lease = match how.access {
@@ -97,12 +101,19 @@ impl File {
             Access::Read | Access::Write => {
                 let steps = pool.write_op().assert_exists();
                 let lease = lease_of(how)?;
-                Some(Lease::take(pool, first.clone(), lease, steps).map_err(explained)?)
+                let names = (first.clone(), lease::cookie());
+                Some(Lease::take(pool, names, lease, steps).map_err(explained)?)
             }
         };
-        let mut attributes = Attributes::default();
-        pool.attributes(&first, |name, value| attributes.add(name, value))?;
-        let (layout, size) = attributes.read().map_err(|error| of_object(name, &error))?;
+        let (mut attributes, mut is_marked) = (Attributes::default(), false);
+        pool.attributes(&first, |name, value| {
+            is_marked |= name == INCOMPLETE.as_bytes();
+            attributes.add(name, value);
+        })?;
+        if is_marked && how.access == Access::Write {
+            return Err(incomplete(name));
+        }
+        let (layout, size) = attributes.read().map_err(|error| of_object(name, error))?;
         Ok(File::new(pool, name, (layout, size), how.access, lease))
     }
 
@@ -130,31 +141,47 @@ impl File {
         layout: Layout,
         lease: Duration,
     ) -> Result<File, Error> {
-        File::create_marked(pool, name, layout, lease, &[])
+        File::create_with(pool, name, layout, (lease, false))
     }
 
-    /// As [`File::create`], and sets more attributes of the first object in the same operation.
+    /// As [`File::create`], with the mark [`INCOMPLETE`], set in the same operation, until
+    /// [`File::complete`].
     ///
     /// # Errors
-    /// Fails as [`File::create`] does.
-    pub fn create_marked(
+    /// Fails with [`Incomplete`](crate::ErrorKind::Incomplete) if it exists and has the mark. Else
+    /// as [`File::create`].
+    pub fn create_incomplete(
         pool: &Pool,
         name: &[u8],
         layout: Layout,
         lease: Duration,
-        marks: &[(&str, &[u8])],
+    ) -> Result<File, Error> {
+        let created = File::create_with(pool, name, layout, (lease, true));
+        created.map_err(|error| match error.errno() {
+            Some(libc::EEXIST) if is_marked(pool, name).unwrap_or(false) => incomplete(name),
+            _ => error,
+        })
+    }
+
+    fn create_with(
+        pool: &Pool,
+        name: &[u8],
+        layout: Layout,
+        (lease, is_marked): (Duration, bool),
     ) -> Result<File, Error> {
         let how = Open { access: Access::Write, lease };
+        let cookie = lease::cookie();
         let mut steps = pool.write_op().create_exclusive();
         for (attribute, value) in layout.attributes() {
             steps = steps.set_attribute(attribute, value.as_bytes())?;
         }
         steps = steps.set_attribute(attributes::SIZE, b"0")?;
-        for (attribute, value) in marks {
-            steps = steps.set_attribute(attribute, value)?;
+        if is_marked {
+            steps = steps.set_attribute(INCOMPLETE, cookie.as_bytes())?;
         }
-        let lease = Lease::take(pool, object_name(name, 0), lease_of(&how)?, steps);
-        Ok(File::new(pool, name, (layout, 0), how.access, Some(lease?)))
+        let lease = Lease::take(pool, (object_name(name, 0), cookie), lease_of(&how)?, steps);
+        let file = File::new(pool, name, (layout, 0), how.access, Some(lease?));
+        Ok(File { is_marked, ..file })
     }
 
     fn new(
@@ -165,7 +192,8 @@ impl File {
         lease: Option<Lease>,
     ) -> File {
         let (pool, name, size) = (pool.clone(), name.to_owned(), AtomicU64::new(size));
-        File { pool, name, layout, access, lease, size, queues: Mutex::default() }
+        let queues = Mutex::default();
+        File { pool, name, layout, access, lease, is_marked: false, size, queues }
     }
 
     /// Returns the layout.
@@ -185,10 +213,41 @@ impl File {
     /// # Errors
     /// Fails with the error of the store.
     pub fn is_complete(&self) -> Result<bool, Error> {
-        match self.pool.attribute(&object_name(&self.name, 0), INCOMPLETE, INCOMPLETE_MAX) {
-            Ok(_) => Ok(false),
-            Err(error) if error.errno() == Some(libc::ENODATA) => Ok(true),
-            Err(error) => Err(error),
+        is_marked(&self.pool, &self.name).map(|is_marked| !is_marked)
+    }
+
+    /// Removes the mark of a file that [`File::create_incomplete`] created, if this is the same
+    /// file and the lock was held all the time.
+    ///
+    /// # Errors
+    /// Fails with [`Lease`](crate::ErrorKind::Lease) if it is not.
+    pub fn complete(&mut self) -> Result<(), Error> {
+        let lease = self.lease_to("complete")?;
+        let steps = |steps: WriteOp| self.compare_mark(steps)?.remove_attribute(INCOMPLETE);
+        lease.operate("complete", steps).map_err(|error| self.of_mark(error))?;
+        self.is_marked = false;
+        Ok(())
+    }
+
+    /// Adds the step that fails unless this is the file that was created.
+    fn compare_mark(&self, steps: WriteOp) -> Result<WriteOp, Error> {
+        match &self.lease {
+            Some(lease) if self.is_marked => {
+                steps.compare_attribute(INCOMPLETE, lease.cookie().as_bytes())
+            }
+            _ => Ok(steps),
+        }
+    }
+
+    /// The error of an operation that compares the mark.
+    fn of_mark(&self, error: Error) -> Error {
+        match error.errno() {
+            Some(libc::ECANCELED | libc::ENODATA | libc::ENOENT) => {
+                let why = "its lock was lost, and it may be gone or another copy's";
+                Error::new(ErrorKind::Lease, format!("striped object {}: {why}", shown(&self.name)))
+                    .advise("compare it with `dio verify` before you remove it")
+            }
+            _ => error,
         }
     }
 
@@ -216,8 +275,16 @@ impl File {
     /// are missing, and ends that are, read as zeros up to the size.
     ///
     /// # Errors
-    /// Fails with the first error of a store; the buffer has undefined content then.
+    /// Fails with [`Lease`](crate::ErrorKind::Lease) if the lock may be lost: another client may
+    /// have removed objects before they were read. Fails with the first error of a store. The
+    /// buffer has undefined content then.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
+        let read = self.read_objects(offset, buffer)?;
+        self.lease.as_ref().map_or(Ok(()), Lease::prove)?;
+        Ok(read)
+    }
+
+    fn read_objects(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
         let size = self.size_for(offset.saturating_add(buffer.len() as u64))?;
         let most = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let length = buffer.len().min(most);
@@ -259,13 +326,16 @@ impl File {
             return Ok(());
         }
         lease.prove()?;
-        self.grow(end)?;
+        self.grow(lease, end)?;
+        // Raising the size may have taken long.
+        lease.prove()?;
         let extents = extents::of(&self.layout, offset, bytes.len());
         if let Some(only) = single(&extents) {
             self.pool.write(&self.object(only), only.offset, bytes)?;
             return lease.prove().map_err(Error::unknown);
         }
         let start = |queue: &mut Queue, token, extent: &Extent| {
+            lease.prove()?;
             queue.write(token, &self.object(extent), extent.offset, extent.gather(bytes))
         };
         self.perform(&extents, start, |_, completed| completed.result.map(drop))?;
@@ -290,24 +360,25 @@ impl File {
         let text = self.pool.attribute(&first, attributes::SIZE, SIZE_TEXT_MAX)?;
         let mut read = Attributes::default();
         read.add(attributes::SIZE.as_bytes(), &text);
-        let size = read.size().map_err(|error| of_object(&self.name, &error))?;
+        let size = read.size().map_err(|error| of_object(&self.name, error))?;
         Ok((text, size))
     }
 
     /// Raises the size to `end`, unless it is larger. libradosstriper does it in one operation that
     /// compares numbers, which librados for C lacks: this compares with what was read, and reads
     /// again if another client was faster.
-    fn grow(&self, end: u64) -> Result<(), Error> {
+    fn grow(&self, lease: &Lease, end: u64) -> Result<(), Error> {
         let mut size = self.size.load(Ordering::Relaxed);
         let mut text = size.to_string().into_bytes();
         for _ in 0..GROW_ATTEMPTS {
             if end <= size {
                 return Ok(());
             }
-            let steps = self.pool.write_op().compare_attribute(attributes::SIZE, &text)?;
-            let steps = steps.set_attribute(attributes::SIZE, end.to_string().as_bytes())?;
-            let first = object_name(&self.name, 0);
-            match self.pool.operate("raise the size of", &first, &steps) {
+            let raised = lease.operate("raise the size of", |steps| {
+                let steps = steps.compare_attribute(attributes::SIZE, &text)?;
+                steps.set_attribute(attributes::SIZE, end.to_string().as_bytes())
+            });
+            match raised {
                 Ok(()) => size = end,
                 Err(error) if error.errno() == Some(libc::ECANCELED) => {
                     (text, size) = self.read_size()?;
@@ -393,9 +464,25 @@ fn present(extent: &Extent, result: Result<usize, Error>) -> Result<usize, Error
     }
 }
 
+/// Returns true if a striped object has the mark of a copy that is not complete.
+fn is_marked(pool: &Pool, name: &[u8]) -> Result<bool, Error> {
+    match pool.attribute(&object_name(name, 0), INCOMPLETE, INCOMPLETE_MAX) {
+        Ok(_) => Ok(true),
+        Err(error) if error.errno() == Some(libc::ERANGE) => Ok(true),
+        Err(error) if error.errno() == Some(libc::ENODATA) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn incomplete(name: &[u8]) -> Error {
+    let message = format!("striped object {}: the copy that makes it is not complete", shown(name));
+    Error::new(ErrorKind::Incomplete, message)
+        .advise("wait for that copy; if there is none, remove the object with `rados --striper rm`")
+}
+
 /// An error of attributes, with the object that has them.
-fn of_object(name: &[u8], error: &Error) -> Error {
-    Error::new(error.kind(), format!("striped object {}: {error}", shown(name)))
+fn of_object(name: &[u8], error: Error) -> Error {
+    error.of(format_args!("striped object {}", shown(name)))
 }
 
 fn lease_of(how: &Open) -> Result<Duration, Error> {
@@ -408,9 +495,9 @@ fn lease_of(how: &Open) -> Result<Duration, Error> {
 /// The lock is a write: a key that may only read can't take it.
 fn explained(error: Error) -> Error {
     match error.errno() {
-        Some(libc::EPERM | libc::EACCES) => Error::new(
-            error.kind(),
-            format!("{error}; a key that may only read can read without the lock"),
+        Some(libc::EPERM | libc::EACCES) => error.advise(
+            "check the capabilities of the key with `ceph auth`; a key that may only read can read \
+             without the lock",
         ),
         _ => error.settled(),
     }

@@ -53,6 +53,10 @@ fn ending(ended: &Ended, has_resume: bool) -> String {
             let target = untrusted::name(target);
             return format!("ended by {name}: {target} is partly written; run the command again");
         }
+        Left::Objects(target) => {
+            let target = untrusted::name(target);
+            return format!("ended by {name}: objects of {target} remain, with the mark");
+        }
         Left::Unchanged if has_resume => "run the same command again to continue",
         Left::Unchanged => "pass --resume to continue an interrupted copy",
         _ => "run the command again",

@@ -11,10 +11,10 @@ use serde_json::Value;
 use crate::{MIB, at, bytes, dio, objects, refused, run_to, shared};
 
 /// A bound for what ends much sooner.
-const SOON: Duration = Duration::from_secs(120);
+pub const SOON: Duration = Duration::from_secs(120);
 
 /// Starts a copy that is slow enough to be hit in the middle, and waits for its third object.
-fn slow_copy(ceph: &Ceph, options: &[&str], plain: &str, name: &str) -> Child {
+pub fn slow_copy(ceph: &Ceph, options: &[&str], plain: &str, name: &str) -> Child {
     let target = format!("rados:data/{name}");
     let arguments = [&["cp", "--bwlimit=16M"], options, &[plain, &target]].concat();
     let mut command = dio(ceph, &arguments);

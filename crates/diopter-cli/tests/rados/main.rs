@@ -4,6 +4,8 @@ mod check;
 mod cp;
 mod facts;
 mod failures;
+mod names;
+mod owners;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -41,7 +43,8 @@ fn run_to(status: i32, ceph: &Ceph, arguments: &[&str]) -> String {
 /// Fails unless the command refused with this text.
 fn refused(output: &Output, text: &str) {
     let message = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && message.contains(text), "{message}");
+    assert_eq!(output.status.code(), Some(2), "{}: {message}", output.status);
+    assert!(message.contains(text), "{message}");
 }
 
 /// The number of objects of a striped object.

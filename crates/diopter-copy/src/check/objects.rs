@@ -9,7 +9,7 @@ use diopter::{Engine, FileRange, IoBuf, Request};
 
 use super::compare::first_difference;
 use super::{Checker, Difference, DifferenceKind, Opened, Sum, check_unchanged, stopped};
-use crate::cluster::{self, Object, cannot};
+use crate::cluster::{self, Object};
 use crate::content::WholeHash;
 use crate::failure::{Failure, Step, Stop};
 use crate::observer::Pass;
@@ -44,7 +44,7 @@ impl Side {
     /// Fails if it changed while it was read.
     fn check_unchanged(&self) -> Result<(), Failure> {
         match self {
-            Side::Object(object) => check_same_size(object),
+            Side::Object(object) => object.check_unchanged(),
             Side::File(opened) => check_unchanged(opened.content()),
         }
     }
@@ -77,7 +77,7 @@ impl Checker<'_> {
             }
         })?;
         self.count(*size);
-        check_same_size(object)?;
+        object.check_unchanged()?;
         Ok(Sum { path: path.clone(), bytes: *size, hash: hash.finish(*size) })
     }
 
@@ -154,18 +154,6 @@ impl Checker<'_> {
         self.buffered += buffered;
         found
     }
-}
-
-/// Fails if the size is not what it was. The lock keeps the object from being truncated and
-/// removed, but not from being written.
-fn check_same_size(object: &Object) -> Result<(), Failure> {
-    let size = object.file.size().map_err(|error| cannot("reading", &object.path, &error))?;
-    if size == object.size {
-        return Ok(());
-    }
-    let cause = "its size changed while it was read";
-    let remedy = "end what writes to it, and try again";
-    Err(Failure::of_rule("reading", &object.path, cause, remedy))
 }
 
 /// The chunks of one side, in order.

@@ -38,6 +38,8 @@ pub enum WrittenTo {
     Temporary,
     /// In new objects of a striped file.
     NewObjects,
+    /// In new objects, of which some could not be removed.
+    LeftObjects(PathBuf),
     /// Over the content of this device, or of this file in an image.
     InPlace(PathBuf),
 }
@@ -144,6 +146,7 @@ impl<'a> Session<'a> {
     pub fn begin_in_place(&mut self, target: &Path) {
         self.written_to = WrittenTo::InPlace(target.to_owned());
     }
+
     /// Begins a file.
     pub fn begin_file(&mut self) {
         self.written_to = WrittenTo::Temporary;
@@ -152,6 +155,12 @@ impl<'a> Session<'a> {
     /// Notes that the current file is written to new objects.
     pub fn begin_objects(&mut self) {
         self.written_to = WrittenTo::NewObjects;
+    }
+
+    /// Notes that objects of this target remain, though its copy ended early.
+    pub fn leave_objects(&mut self, target: &Path) {
+        self.written_to = WrittenTo::LeftObjects(target.to_owned());
+        self.counts.note_left(target);
     }
 
     /// Returns the attributes that a copy keeps of its source. `mode` is for one that keeps no

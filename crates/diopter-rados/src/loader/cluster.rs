@@ -1,10 +1,11 @@
 //! The connection to a cluster.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -15,6 +16,10 @@ use crate::error::{Error, ErrorKind, shown};
 
 /// Bytes of the text of an option that is a number, with room for others.
 const OPTION_BYTES_MAX: usize = 256;
+
+/// Below the lease of a striped object less the time between two renewals: what was sent under a
+/// lease fails before the lease ends.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -39,7 +44,7 @@ impl Default for Connect {
             conf: None,
             user: "admin".to_owned(),
             connect_timeout: Duration::from_secs(30),
-            operation_timeout: Duration::from_secs(60),
+            operation_timeout: OPERATION_TIMEOUT,
         }
     }
 }
@@ -181,12 +186,15 @@ impl Conf {
         let tried = places().map(|place| text(&place)).collect::<Vec<_>>().join(", ");
         Err(Error::new(
             ErrorKind::Os(libc::ENOENT),
-            format!("read the configuration: none of {tried} exists; name one"),
-        ))
+            format!("read the configuration: none of {tried} exists"),
+        )
+        .advise("name one"))
     }
 
     fn at(path: &Path) -> io::Result<Conf> {
-        let file = File::open(path)?;
+        // Not blocking: the open of a FIFO would wait for a writer.
+        let nonblock = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
@@ -200,7 +208,9 @@ impl Conf {
 
 fn places() -> impl Iterator<Item = PathBuf> {
     let variable = std::env::var_os("CEPH_CONF").map(PathBuf::from);
-    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".ceph/ceph.conf"));
+    // A relative one would be below the current directory.
+    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    let home = home.map(|home| home.join(".ceph/ceph.conf"));
     [variable, Some(PathBuf::from("/etc/ceph/ceph.conf")), home].into_iter().flatten()
 }
 

@@ -54,7 +54,6 @@ functions! {
     rados_ioctx_set_namespace(Handle, *const c_char);
     rados_stat(Handle, Object, *mut u64, *mut libc::time_t) -> c_int;
     rados_getxattr(Handle, Object, *const c_char, *mut c_char, usize) -> c_int;
-    rados_rmxattr(Handle, Object, *const c_char) -> c_int;
     rados_setxattr(Handle, Object, *const c_char, *const c_char, usize) -> c_int;
     rados_getxattrs(Handle, Object, *mut Handle) -> c_int;
     rados_getxattrs_next(Handle, *mut *const c_char, *mut *const c_char, *mut usize) -> c_int;
@@ -70,6 +69,8 @@ functions! {
     rados_write_op_create(Handle, c_int, *const c_char);
     rados_write_op_cmpxattr(Handle, *const c_char, u8, *const c_char, usize);
     rados_write_op_setxattr(Handle, *const c_char, *const c_char, usize);
+    rados_write_op_rmxattr(Handle, *const c_char);
+    rados_write_op_remove(Handle);
     rados_write_op_exec(Handle, *const c_char, *const c_char, *const c_char, usize, *mut c_int);
     rados_write_op_operate(Handle, Handle, Object, *mut libc::time_t, c_int) -> c_int;
     rados_aio_create_completion2(*mut c_void, Callback, *mut Handle) -> c_int;
@@ -127,13 +128,13 @@ impl Opened {
             let why = last_error();
             let advice = match path {
                 _ if cfg!(target_feature = "crt-static") => {
-                    "; a static program loads no library: run one that is linked dynamically"
+                    "a static program loads no library: run one that is linked dynamically"
                 }
-                None => "; install librados (Debian's package `librados2`)",
-                Some(_) => "; name another file, or none and install the package `librados2`",
+                None => "install librados (Debian's package `librados2`)",
+                Some(_) => "name another file, or none and install the package `librados2`",
             };
-            let message = format!("load librados: {why}{advice}");
-            return Err(Error::new(ErrorKind::Library, message));
+            let message = format!("load librados: {why}");
+            return Err(Error::new(ErrorKind::Library, message).advise(advice));
         }
         Ok(Opened { handle, shown })
     }
@@ -146,11 +147,12 @@ impl Opened {
         let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         if address.is_null() {
             let message = format!(
-                "load librados: {} has no function `{}`; install a newer librados",
+                "load librados: {} has no function `{}`",
                 self.shown,
                 name.to_string_lossy()
             );
-            return Err(Error::new(ErrorKind::Library, message));
+            let error = Error::new(ErrorKind::Library, message);
+            return Err(error.advise("install a newer librados"));
         }
         Ok(address)
     }

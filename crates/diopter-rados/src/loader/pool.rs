@@ -274,24 +274,6 @@ impl Pool {
         changed(code, what)
     }
 
-    /// Removes an attribute.
-    ///
-    /// # Errors
-    /// Fails with the error of the store.
-    pub fn remove_attribute(&self, object: &[u8], attribute: &str) -> Result<(), Error> {
-        let (name, key) = (object_name(object)?, c_string("attribute", attribute.as_bytes())?);
-        // SAFETY: the context is valid, both names are strings of C.
-        let code = unsafe {
-            (self.shared.functions().rados_rmxattr)(
-                self.shared.context,
-                name.as_ptr(),
-                key.as_ptr(),
-            )
-        };
-        let what = || self.shared.what(&format!("remove attribute {attribute} of"), object);
-        changed(code, what)
-    }
-
     /// Calls `visit` with the name and the value of each attribute of an object, in one operation.
     ///
     /// # Errors

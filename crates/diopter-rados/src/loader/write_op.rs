@@ -96,6 +96,25 @@ impl WriteOp {
         Ok(self)
     }
 
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// Fails if the name has a zero byte.
+    pub fn remove_attribute(self, attribute: &str) -> Result<WriteOp, Error> {
+        let name = c_string("attribute", attribute.as_bytes())?;
+        // SAFETY: the operation is valid; the name is copied into it.
+        unsafe { (self.functions.rados_write_op_rmxattr)(self.handle, name.as_ptr()) };
+        Ok(self)
+    }
+
+    /// Removes the object; fails with `ENOENT` if it is missing.
+    #[must_use]
+    pub fn remove(self) -> WriteOp {
+        // SAFETY: the operation is valid.
+        unsafe { (self.functions.rados_write_op_remove)(self.handle) };
+        self
+    }
+
     /// Calls a method of a class of the store, with its encoded arguments.
     ///
     /// # Errors

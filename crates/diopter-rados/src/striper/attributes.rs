@@ -148,7 +148,7 @@ impl Attributes {
         let stripe_count = field(STRIPE_COUNT, self.stripe_count.as_ref())?;
         let object_size = field(OBJECT_SIZE, self.object_size.as_ref())?;
         let layout = Layout::new(stripe_unit, stripe_count, object_size)
-            .map_err(|error| damaged(&error.to_string()))?;
+            .map_err(|error| damaged(&error.cause()))?;
         Ok((layout, self.size()?))
     }
 
@@ -170,7 +170,7 @@ fn field(name: &str, value: Option<&Value>) -> Result<u64, Error> {
 }
 
 fn damaged(why: &str) -> Error {
-    Error::new(ErrorKind::Damaged, format!("{why}; this is not an intact striped object"))
+    Error::new(ErrorKind::Damaged, why).advise("this is not an intact striped object")
 }
 
 /// Parses a decimal number of at most 63 bits, without a sign.

@@ -78,39 +78,70 @@ struct State {
 }
 
 impl Lease {
-    /// Takes the lock, shared, in one operation with the steps before it, and keeps it.
+    /// Takes the lock, shared and with this cookie, in one operation with the steps before it, and
+    /// keeps it.
     pub fn take(
         pool: &Pool,
-        object: Vec<u8>,
+        (object, cookie): (Vec<u8>, String),
         length: Duration,
         steps: WriteOp,
     ) -> Result<Lease, Error> {
         let state = Mutex::new(State { until: Duration::ZERO, lost: None });
-        let cookie = Uuid::new_v4().to_string();
         let mode = Mutex::new(Mode::Shared);
-        let held = Held { pool: pool.clone(), object, cookie, length, state, mode };
-        held.lock("lock", steps, (Mode::Shared, 0))?;
-        let held = Arc::new(held);
+        let held = Arc::new(Held { pool: pool.clone(), object, cookie, length, state, mode });
         let (stop, stopped) = channel();
         let kept = Arc::clone(&held);
+        // Before the steps: they may create the object, which nothing would remove.
         let keeper = std::thread::Builder::new()
             .name("diopter-lease".to_owned())
-            .spawn(move || kept.keep(&stopped));
-        let mut lease = Lease { held, stop: Some(stop), keeper: None };
-        let keeper = keeper.map_err(|error| Error::system("start the thread of a lease", &error));
-        lease.keeper = Some(keeper?);
+            .spawn(move || {
+                if stopped.recv().is_ok() {
+                    kept.keep(&stopped);
+                }
+            })
+            .map_err(|error| Error::system("start the thread of a lease", &error))?;
+        let lease = Lease { held, stop: Some(stop), keeper: Some(keeper) };
+        // If this fails, the drop waits for the thread, which has a handle of the connection.
+        lease.held.lock("lock", steps, (Mode::Shared, 0))?;
+        if let Some(stop) = &lease.stop {
+            stop.send(()).expect("the thread waits for it");
+        }
         Ok(lease)
     }
 
-    /// Holds the lock in another mode from now on. The lock is not released in between.
-    pub fn change(&self, mode: Mode) -> Result<(), Error> {
+    /// Returns the cookie of the lock, which no other holder has.
+    pub fn cookie(&self) -> &str {
+        &self.held.cookie
+    }
+
+    /// Holds the lock in another mode from now on, in one operation with the steps before it. The
+    /// lock is not released in between.
+    pub fn change(&self, mode: Mode, steps: WriteOp) -> Result<(), Error> {
         let mut current = self.held.mode.lock().unwrap_or_else(PoisonError::into_inner);
-        let steps = self.held.pool.write_op().assert_exists();
         // If the outcome is unknown, the next renewal takes the mode back.
         let changed = self.held.lock("change the lock of", steps, (mode, MUST_RENEW));
         changed.map_err(Error::settled)?;
         *current = mode;
         Ok(())
+    }
+
+    /// Performs an operation on the object that also renews the lock: the store performs it only if
+    /// the lock was held all the time. `add` gets an operation that renews, and adds the steps.
+    pub fn operate(
+        &self,
+        what: &str,
+        add: impl FnOnce(WriteOp) -> Result<WriteOp, Error>,
+    ) -> Result<(), Error> {
+        let mode = self.held.mode.lock().unwrap_or_else(PoisonError::into_inner);
+        let steps = self.held.pool.write_op().assert_exists();
+        let steps = add(self.held.locking(steps, (*mode, MUST_RENEW))?)?;
+        match self.held.send(what, &steps) {
+            Err(error) if is_final(&error) => {
+                self.held.state().lost = Some(error);
+                self.prove()
+            }
+            sent => sent,
+        }
     }
 
     /// Returns true if the lease has not run out.
@@ -154,10 +185,18 @@ impl Held {
 
     /// Takes or renews the lock after the steps, in one operation.
     fn lock(&self, what: &str, steps: WriteOp, how: (Mode, u8)) -> Result<(), Error> {
-        let input = lock_arguments(&self.cookie, self.length, how);
-        let steps = steps.execute(CLASS, METHOD, &input)?;
+        self.send(what, &self.locking(steps, how)?)
+    }
+
+    /// Adds the step that takes or renews the lock.
+    fn locking(&self, steps: WriteOp, how: (Mode, u8)) -> Result<WriteOp, Error> {
+        steps.execute(CLASS, METHOD, &lock_arguments(&self.cookie, self.length, how))
+    }
+
+    /// Sends an operation that takes or renews the lock.
+    fn send(&self, what: &str, steps: &WriteOp) -> Result<(), Error> {
         let sent = now();
-        self.pool.operate(what, &self.object, &steps)?;
+        self.pool.operate(what, &self.object, steps)?;
         self.state().until = sent.saturating_add(self.length);
         Ok(())
     }
@@ -181,6 +220,11 @@ impl Held {
             }
         }
     }
+}
+
+/// Returns a cookie that no holder of a lock has.
+pub fn cookie() -> String {
+    Uuid::new_v4().to_string()
 }
 
 /// True if the store replied that the lock is not this client's any more.

@@ -1,12 +1,17 @@
 //! Truncation and removal. Both hold the lock exclusively, and go from the last object to the
-//! first. After each set of objects the size becomes smaller: an end in the middle leaves a shorter
-//! file, of which at most the last set reads as zeros, and no object past the size.
+//! first. After each set of objects, or some of a removal, the size becomes smaller, in an
+//! operation that renews the lock: an end in the middle leaves a shorter file, of which at most
+//! these sets read as zeros, and no object past the size.
 
 use std::sync::atomic::Ordering;
 
 use super::lease::{Lease, Mode};
 use super::{File, attributes, object_name};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
+use crate::loader::Queue;
+
+/// Objects that a removal removes at once.
+const REMOVED_AT_ONCE: u64 = 64;
 
 impl File {
     /// Makes the file longer, with zeros, or shorter.
@@ -21,68 +26,97 @@ impl File {
         }
         lease.prove()?;
         if size >= self.size()? {
-            return self.grow(size);
+            return self.grow(lease, size);
         }
-        lease.change(Mode::Exclusive)?;
-        let done = self.shorten(lease, size);
-        let shared = lease.change(Mode::Shared);
+        lease.change(Mode::Exclusive, self.pool.write_op().assert_exists())?;
+        let done = self.shorten(lease, size, 1, &|| true);
+        let shared = lease.change(Mode::Shared, self.pool.write_op().assert_exists());
         done.and(shared)
     }
 
-    /// Removes the objects, the first one last.
+    /// Removes the objects, the first one last, as long as `goes_on` returns true. Nothing is
+    /// removed unless the store has proof that this is the file that was opened or created.
     ///
     /// # Errors
-    /// Fails with `EBUSY` if another has it open, this process too, and nothing is removed then.
-    pub fn remove(self) -> Result<(), Error> {
+    /// Fails with `EBUSY` if another has it open, this process too, and nothing is removed then;
+    /// with `EINTR` if `goes_on` returned false.
+    pub fn remove(self, goes_on: &dyn Fn() -> bool) -> Result<(), Error> {
         let lease = self.lease_to("remove")?;
-        lease.prove()?;
-        lease.change(Mode::Exclusive)?;
-        self.shorten(lease, 0)?;
-        lease.prove()?;
-        self.pool.remove(&object_name(&self.name, 0))
+        let steps = self.compare_mark(self.pool.write_op().assert_exists())?;
+        lease.change(Mode::Exclusive, steps).map_err(|error| self.of_mark(error))?;
+        let sets = (REMOVED_AT_ONCE / self.layout.stripe_count()).max(1);
+        self.shorten(lease, 0, sets, goes_on)?;
+        let removed = lease.operate("remove", |steps| Ok(self.compare_mark(steps)?.remove()));
+        removed.map_err(|error| self.of_mark(error))
     }
 
-    /// Removes what is past a size, which is not larger than that of the file.
-    fn shorten(&self, lease: &Lease, size: u64) -> Result<(), Error> {
+    /// Removes what is past a size, which is not larger than that of the file, some sets of objects
+    /// at a time.
+    fn shorten(
+        &self,
+        lease: &Lease,
+        size: u64,
+        sets: u64,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
         let (mut text, mut there) = self.read_size()?;
         // No thread reads or writes meanwhile: the caller has the file alone.
         self.size.store(0, Ordering::Relaxed);
+        let set_bytes = self.layout.set_bytes();
         while there > size {
-            let set_bytes = self.layout.set_bytes();
-            let next = ((there - 1) / set_bytes * set_bytes).max(size);
-            self.shorten_set(lease, (there, next))?;
-            lease.prove()?;
+            if !goes_on() {
+                return Err(Error::new(ErrorKind::Os(libc::EINTR), "the removal was interrupted"));
+            }
+            let set = ((there - 1) / set_bytes).saturating_sub(sets - 1);
+            let next = (set * set_bytes).max(size);
+            self.shorten_sets(lease, (there, next))?;
             let shorter = next.to_string().into_bytes();
-            let steps = self.pool.write_op().compare_attribute(attributes::SIZE, &text)?;
-            let steps = steps.set_attribute(attributes::SIZE, &shorter)?;
-            self.pool.operate("lower the size of", &object_name(&self.name, 0), &steps)?;
+            lease.operate("lower the size of", |steps| {
+                let steps = steps.compare_attribute(attributes::SIZE, &text)?;
+                steps.set_attribute(attributes::SIZE, &shorter)
+            })?;
             (text, there) = (shorter, next);
         }
         self.size.store(there, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Truncates or removes the objects of the last set.
-    fn shorten_set(&self, lease: &Lease, (there, next): (u64, u64)) -> Result<(), Error> {
-        let count = self.layout.stripe_count();
-        let first = (there - 1) / self.layout.set_bytes() * count;
+    /// Removes the objects that have bytes of the file up to `there` and none up to `next`, some at
+    /// once, and truncates the others.
+    fn shorten_sets(&self, lease: &Lease, (there, next): (u64, u64)) -> Result<(), Error> {
+        let mut queue = Queue::new(&self.pool)?;
+        let first = next / self.layout.set_bytes() * self.layout.stripe_count();
+        let mut result = Ok(());
         for object in (first..self.layout.objects(there)).rev() {
             let bytes = self.layout.object_bytes(object, next);
             if bytes == self.layout.object_bytes(object, there) {
                 continue;
             }
-            lease.prove()?;
+            while result.is_ok() && queue.in_flight() as u64 >= REMOVED_AT_ONCE {
+                result = queue.wait(None).map_or(Ok(()), |one| unless_missing(one.result));
+            }
             let name = object_name(&self.name, object);
-            // The first object has the attributes.
-            let done = match bytes == 0 && object > 0 {
-                true => self.pool.remove(&name),
-                false => self.pool.truncate(&name, bytes),
-            };
-            match done {
-                Err(error) if error.errno() == Some(libc::ENOENT) && object > 0 => {}
-                done => done?,
+            result = result.and_then(|()| lease.prove()).and_then(|()| match object {
+                // The first object has the attributes, and is missing only if the file is.
+                0 => self.pool.truncate(&name, bytes),
+                _ if bytes > 0 => unless_missing(self.pool.truncate(&name, bytes)),
+                _ => queue.operate(object, "remove", &name, self.pool.write_op().remove()),
+            });
+            if result.is_err() {
+                break;
             }
         }
-        Ok(())
+        while let Some(one) = queue.wait(None) {
+            result = result.and(unless_missing(one.result));
+        }
+        result
+    }
+}
+
+/// The result of a change of an object that may be a hole.
+fn unless_missing<T>(result: Result<T, Error>) -> Result<(), Error> {
+    match result {
+        Err(error) if error.errno() != Some(libc::ENOENT) => Err(error),
+        _ => Ok(()),
     }
 }

@@ -6,5 +6,6 @@ mod objects;
 mod refusals;
 mod striped;
 mod locks;
+mod marks;
 mod oracle;
 mod shorten;

@@ -148,7 +148,7 @@ fn random_requests_have_the_results_of_a_file_in_memory() {
         {
             let pair: Pair = pair;
             pair.compare();
-            pair.file.remove().unwrap();
+            pair.file.remove(&|| true).unwrap();
         }
         let pair = pair.as_mut().expect("created with the first request");
         let size = pair.size();

@@ -101,7 +101,7 @@ fn a_file_that_another_has_open_is_neither_truncated_nor_removed() {
     assert_eq!(file.size().unwrap(), 6);
     file.write_at(6, b" more").unwrap();
     file.set_len(20).unwrap();
-    let error = open(&pool, "busy", Access::Write).remove().unwrap_err();
+    let error = open(&pool, "busy", Access::Write).remove(&|| true).unwrap_err();
     assert_eq!(error.errno(), Some(libc::EBUSY));
     assert_eq!(read_all(&reader), b"a text more\0\0\0\0\0\0\0\0\0");
     drop(reader);
@@ -111,9 +111,9 @@ fn a_file_that_another_has_open_is_neither_truncated_nor_removed() {
     assert_eq!((values(&info, "type"), values(&info, "tag")), (vec!["shared"], vec!["Tag"]));
     assert_eq!(ceph.must(&["--striper", "get", "busy", "-"]), b"a ");
     let read_only = open(&pool, "busy", Access::Read);
-    assert!(read_only.remove().is_err());
+    assert!(read_only.remove(&|| true).is_err());
     drop(file);
-    open(&pool, "busy", Access::Write).remove().unwrap();
+    open(&pool, "busy", Access::Write).remove(&|| true).unwrap();
     let error = File::open(&pool, b"busy", &Open::new(Access::Read)).err().unwrap();
     assert_eq!(error.errno(), Some(libc::ENOENT));
 }
@@ -139,7 +139,7 @@ fn all_objects_are_removed_holes_or_not() {
     let file = create(&pool, "removed", &layout);
     file.write_at(0, &content(500_000, 1)).unwrap();
     file.write_at(3_000_000, b"end").unwrap();
-    file.remove().unwrap();
+    file.remove(&|| true).unwrap();
     let all = String::from_utf8(ceph.must(&["ls"])).unwrap();
     assert!(all.lines().all(|object| !object.starts_with("removed.")), "{all}");
     // The name is free.
@@ -196,7 +196,7 @@ fn a_truncation_that_is_killed_leaves_a_shorter_file() {
     let over: Vec<&str> =
         all.lines().filter(|object| object.starts_with("halved.")).filter(past).collect();
     assert!(over.is_empty(), "{over:?} are past {left}");
-    file.remove().unwrap();
+    file.remove(&|| true).unwrap();
     assert!(
         ceph.rados(&[OsStr::new("stat"), OsStr::new(&first("halved"))]).status.code() != Some(0)
     );
