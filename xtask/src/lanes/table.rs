@@ -73,7 +73,7 @@ pub const LANES: &[Lane] = &[
     plain("tidy", 10, &[Step { work: Work::Tidy, ..check(&[]) }]),
     Lane {
         needs: &[Capability::Deny],
-        ..plain("deny", 90, &[Step { work: Work::Deny, ..check(&[]) }])
+        ..plain("deny", 50, &[Step { work: Work::Deny, ..check(&[]) }])
     },
     Lane {
         needs: &[Capability::Hack],
@@ -169,7 +169,7 @@ pub const LANES: &[Lane] = &[
         uses: BACKENDS,
         ..plain("process", 25, &[test(&["test", "-p", "diopter", "--test", "process"])])
     },
-    Lane { uses: C_TOOLS, ..plain("c", 110, &[test(&["test", "-p", "diopter-c", "--test", "c"])]) },
+    Lane { uses: C_TOOLS, ..plain("c", 70, &[test(&["test", "-p", "diopter-c", "--test", "c"])]) },
     Lane {
         needs: &[Capability::PythonWheels],
         uses: &[Capability::Valgrind],
@@ -195,7 +195,7 @@ pub const LANES: &[Lane] = &[
     ),
     plain(
         "loom",
-        60,
+        50,
         &[Step {
             variables: &[("RUSTFLAGS", "--cfg diopter_loom")],
             target_below: Some("loom"),
@@ -214,7 +214,7 @@ pub const LANES: &[Lane] = &[
     ),
     plain(
         "shuttle",
-        60,
+        30,
         &[Step {
             variables: &[("RUSTFLAGS", "--cfg shuttle")],
             target_below: Some("shuttle"),
@@ -224,7 +224,7 @@ pub const LANES: &[Lane] = &[
     plain("compare", 80, &[test(COMPARE)]),
     Lane {
         uses: &[Capability::Fio],
-        ..plain("bench-dio", 130, &[test(BENCH_DIO), check(SMOKE_PARITY)])
+        ..plain("bench-dio", 100, &[test(BENCH_DIO), check(SMOKE_PARITY)])
     },
     Lane {
         uses: &[Capability::Bash, Capability::Zsh, Capability::Fish, Capability::Man],
@@ -248,7 +248,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         name: "kernel",
-        budget: 280,
+        budget: 400,
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
         uses: BACKENDS,
         steps: &[test(&[
@@ -325,7 +325,7 @@ pub const LANES: &[Lane] = &[
     Lane {
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
         uses: &[Capability::Btrfs, Capability::Fsx, Capability::Duckdb, Capability::Pgserver],
-        ..plain("run", 170, &[test(&["test", "-p", "diopter-preload", "--test", "all"])])
+        ..plain("run", 120, &[test(&["test", "-p", "diopter-preload", "--test", "all"])])
     },
     Lane {
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
@@ -344,7 +344,7 @@ pub const LANES: &[Lane] = &[
         uses: &[Capability::Uring, Capability::Aio],
         ..plain(
             "trace",
-            200,
+            160,
             &[test(&["test", "-p", "diopter-trace", "--test", "trace", "--", "--nocapture"])],
         )
     },
@@ -357,11 +357,7 @@ pub const LANES: &[Lane] = &[
             &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])],
         )
     },
-    Lane {
-        needs: &[Capability::Ceph],
-        is_extra: true,
-        ..plain("rados", 180, &[test(RADOS), test(DIO_RADOS)])
-    },
+    Lane { needs: &[Capability::Ceph], ..plain("rados", 180, &[test(RADOS), test(DIO_RADOS)]) },
     Lane {
         needs: &[Capability::OpenMpi, Capability::Mpich, Capability::Libclang],
         is_extra: true,
@@ -387,10 +383,10 @@ pub const LANES: &[Lane] = &[
             Capability::Aio,
             Capability::Threads,
         ],
-        ..plain("fio", 120, &[test(&["test", "-p", "diopter-fio", "--", "--nocapture"])])
+        ..plain("fio", 70, &[test(&["test", "-p", "diopter-fio", "--", "--nocapture"])])
     },
     plain("report", 15, &[test(&["test", "-p", "diopter-bench", "--test", "report"])]),
-    Lane { needs: &[Capability::Chromium], ..plain("report-page", 120, &[test(REPORT_PAGE)]) },
+    Lane { needs: &[Capability::Chromium], ..plain("report-page", 100, &[test(REPORT_PAGE)]) },
     plain("lab-host", 80, &[test(LAB_HOST)]),
     Lane { needs: &[Capability::Qemu], ..plain("lab", 60, &[test(LAB)]) },
     Lane { needs: &[Capability::Qemu], ..plain("guest", 130, &[test(GUEST)]) },
