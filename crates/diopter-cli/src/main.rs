@@ -53,7 +53,7 @@ fn run(command: Command, settings: &Settings) -> Result<u8, String> {
     Ok(match command {
         Command::Cp(args) => {
             let options = args::copy_options(args, settings.backend()?);
-            cmd::cp::run(&options, &mut std::io::stdout().lock())
+            cmd::cp::run(&options, filter, &mut std::io::stdout().lock())
         }
         Command::Verify(args) => cmd::verify::run(&args, settings.backend()?),
         Command::Sum(args) => cmd::sum::run(&args, settings.backend()?),

@@ -200,3 +200,26 @@ fn names_and_a_summary_are_on_standard_output_and_lines_on_standard_error() {
     let both = dio(&["-rq", "-v"], &source, &target);
     assert_eq!(both.status.code(), Some(2));
 }
+
+#[test]
+fn the_log_has_the_backend_the_routes_and_the_requests() {
+    let root = tempfile::tempdir().unwrap();
+    let (source, target) = (root.path().join("source"), root.path().join("target"));
+    fs::write(&source, content(3, 3 << 20)).unwrap();
+    let logged = |level: &str| {
+        let options = ["--reflink=never", "--backend=threads", "--log", level];
+        let output = dio(&options, &source, &target);
+        assert!(done(&output).stdout.is_empty());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(logged("warn"), "");
+    let (info, debug) = (logged("cp=info"), logged("debug"));
+    assert!(info.starts_with("dio: backend threads: "), "{info}");
+    for pass in ["read", "write"] {
+        let line = info.lines().find_map(|line| line.strip_prefix(&format!("dio: {pass}: ")));
+        let words: Vec<&str> = line.expect(&info).split([' ', ',', ';']).collect();
+        assert!(words.contains(&"3145728") || words.contains(&"bounced"), "{info}");
+    }
+    let more = debug.strip_prefix(&info).expect("the same and more");
+    assert!(more.starts_with("dio: ") && more.contains(" requests of "), "{debug}");
+}

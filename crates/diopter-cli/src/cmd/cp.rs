@@ -11,12 +11,12 @@ use indicatif::BinaryBytes;
 
 use super::progress::Progress;
 use crate::args::CpOptions;
-use crate::log;
+use crate::log::{self, Filter, Level};
 use crate::signals::Signals;
 
 /// Copies and returns the exit status: 0 done, 1 verify found a difference, 2 something failed,
 /// 128+n ended by signal n.
-pub fn run(options: &CpOptions, output: &mut dyn Write) -> u8 {
+pub fn run(options: &CpOptions, filter: &Filter, output: &mut dyn Write) -> u8 {
     let started = Instant::now();
     diopter_copy::raise_open_files_limit();
     let signals = match Signals::listen() {
@@ -37,7 +37,28 @@ pub fn run(options: &CpOptions, output: &mut dyn Write) -> u8 {
     if let Some(ended) = &outcome.ended {
         log::line(&format!("dio cp: {}", ending(ended, options.copy.resume)));
     }
+    log_how(filter, &outcome.report);
     conclude(options, &outcome.report, output)
+}
+
+/// Logs the backend, the bytes by their route with the reasons, and the number of requests.
+fn log_how(filter: &Filter, report: &Report) {
+    let name = &report.backend.name;
+    filter.log("cp", Level::Info, || format!("backend {name}: {}", report.backend.why));
+    let route = &report.route;
+    for (pass, way) in [("read", &route.read), ("write", &route.write), ("verify", &route.verify)] {
+        let bytes = [("direct", way.direct), ("bounced", way.bounced), ("buffered", way.buffered)];
+        let moved = bytes.iter().filter(|(_, bytes)| *bytes > 0);
+        let moved: Vec<_> = moved.map(|(how, bytes)| format!("{how} {bytes} B")).collect();
+        if !moved.is_empty() {
+            let why: String = way.why.iter().map(|why| format!("; {why}")).collect();
+            filter.log("cp", Level::Info, || format!("{pass}: {}{why}", moved.join(", ")));
+        }
+    }
+    if let Some(depth) = &report.depth {
+        let (requests, bytes, why) = (depth.requests, depth.request_bytes, depth.why);
+        filter.log("cp", Level::Debug, || format!("{requests} requests of {bytes} B: {why}"));
+    }
 }
 
 /// The JSON Schema of what `--json` prints.
