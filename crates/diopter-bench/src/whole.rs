@@ -2,9 +2,9 @@
 //! the complete new file or the previous one, and a link that another user placed is replaced, not
 //! followed.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -81,10 +81,12 @@ pub fn write_named(path: &Path, content: &[u8]) -> io::Result<()> {
 
 fn temporary(path: &Path) -> io::Result<NamedTempFile> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-    tempfile::Builder::new()
-        .prefix(".dio-part-")
-        .permissions(Permissions::from_mode(0o644))
-        .tempfile_in(directory.unwrap_or(Path::new(".")))
+    // Created here: an error of `tempfile_in` has the random name, which no user gave.
+    let create = |path: &Path| {
+        File::options().read(true).write(true).create_new(true).mode(0o644).open(path)
+    };
+    let directory = directory.unwrap_or(Path::new("."));
+    tempfile::Builder::new().prefix(".dio-part-").make_in(directory, create)
 }
 
 fn persist(file: NamedTempFile, path: &Path) -> io::Result<()> {
@@ -134,6 +136,14 @@ mod tests {
         assert_eq!(fs::read(&pipe).unwrap(), b"x");
         write_named(Path::new("/dev/null"), b"x").unwrap();
         assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+    }
+
+    #[test]
+    fn an_error_does_not_have_the_temporary_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Output::named(&dir.path().join("absent/out")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOENT.raw_os_error()));
+        assert!(!error.to_string().contains(".dio-part-"), "{error}");
     }
 
     #[test]

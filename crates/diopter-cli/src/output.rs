@@ -45,6 +45,8 @@ const WIDTH_MAX: usize = 100;
 const ENTRY_MIN: usize = 28;
 /// Column of text below its label.
 const ENTRY_INDENT: usize = 2;
+/// Columns that names keep while a narrow table loses columns.
+const NAME_MIN: usize = 16;
 /// Width of figures and verdicts without a terminal: they fit into an e-mail.
 const FIGURES_DEFAULT: usize = 72;
 /// Least width of figures and verdicts.
@@ -136,6 +138,20 @@ impl Look {
             put(&mut entry, line.trim_end());
         }
         entry
+    }
+
+    /// Returns a table like [`Look::table`] that loses its columns without a head, then `dropped`
+    /// one by one, before a number or much of a name is folded.
+    pub fn fitted(&self, indent: usize, table: &Table, dropped: &[&str]) -> String {
+        let Some(width) = self.table_width else { return self.table(indent, table) };
+        let room = width.saturating_sub(indent);
+        let bare = table.clone().without(str::is_empty);
+        let narrower = (0..=dropped.len())
+            .map(|count| bare.clone().without(|head| dropped[..count].contains(&head)));
+        let mut all = std::iter::once(table.clone()).chain(narrower);
+        let fits = |table: &Table| table.columns_if_folded(NAME_MIN) <= room;
+        let narrowest = bare.clone().without(|head| dropped.contains(&head));
+        self.table(indent, &all.find(fits).unwrap_or(narrowest))
     }
 
     /// Returns a table, indented, as wide as the terminal at most.

@@ -95,6 +95,12 @@ impl Table {
         self.width(usize::from(GAP), usize::MAX)
     }
 
+    /// Returns the width of the table if text is folded at `text_max` columns.
+    #[must_use]
+    pub fn columns_if_folded(&self, text_max: usize) -> usize {
+        self.width(usize::from(GAP), text_max)
+    }
+
     fn drawn(&self, room: Option<usize>, gap: u16, has_whole_numbers: bool) -> Lines {
         let mut drawn = comfy_table::Table::new();
         drawn.load_style(presets::NOTHING.header_separator(LineStyle::none().fill(RULE)));

@@ -86,7 +86,8 @@ function drawOverview(place, requests, chosen) {
 
 /** The phases of a request as [name, from, to], from its begin; gaps are phases nobody saw. */
 function spansOf(request) {
-  let from = 0;
+  const queued = request.i.map((bio) => bio[0] - request.b);
+  let from = request.p[0] === null ? Math.max(0, ...queued) : 0;
   const spans = [];
   request.p.forEach((length, at) => {
     if (length === null) return;

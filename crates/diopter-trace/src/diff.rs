@@ -139,6 +139,7 @@ fn figures(a: &Summary, b: &Summary) -> Vec<FigureChange> {
             ("device_requests", "count", count(document.device_requests)),
             ("in_flight_max", "count", count(document.in_flight_max)),
             ("reads_at_end", "count", count(document.reads_at_end)),
+            ("failed", "count", count(document.failed)),
             ("requests_per_second", "per_second", rate(document.requests, document)),
             ("bytes_per_second", "bytes_per_second", rate(document.bytes, document)),
         ];

@@ -40,7 +40,7 @@ pub struct Summary {
     pub bios_per_request: Spread,
     /// Sizes of bios.
     pub bio_bytes: Sizes,
-    /// Where completions ran. They sum to `requests`.
+    /// Where completions ran, those of failed requests too. They sum to `requests`.
     pub completions: Completions,
     /// How requests came to the kernel. They sum to `requests`.
     pub doors: Doors,
@@ -48,7 +48,7 @@ pub struct Summary {
     pub in_flight_max: u64,
     /// The files and devices, the one with the most requests first.
     pub by_file: Vec<FileSummary>,
-    /// Where the time of requests went.
+    /// Where the time of requests that did not fail went.
     pub latency_ns: PhaseLatencies,
     /// Events that the kernel's buffer lost. When there are any, all other figures are too small.
     pub lost_events: u64,
@@ -75,9 +75,16 @@ pub struct Summary {
     pub buffered: u64,
     /// Requests that became several requests for devices.
     pub split: u64,
+    /// Requests that failed. They are among `requests`, and in no figure of `latency_ns`.
+    pub failed: u64,
+    /// They by their error, the one of most requests first.
+    pub failures: Vec<FailureSummary>,
     /// Requests that findings are based on: of a long trace the first. All other figures are of
     /// all requests.
     pub requests_examined: u64,
+    /// Files of btrfs that were open for direct I/O, or that the command names. Requests that btrfs
+    /// serves through the page cache make no event: they are missing from every figure.
+    pub unseen_files: Vec<String>,
     /// With `--explain`: what was predicted for each kind of request, and what was observed.
     pub predictions: Vec<PredictionSummary>,
 }
@@ -102,6 +109,18 @@ pub struct ProcessSummary {
     pub process: u32,
     /// Its name when the trace began.
     pub name: String,
+}
+
+/// Requests that failed with one error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FailureSummary {
+    /// Its name, as in errno(3): `EINVAL`.
+    pub errno: String,
+    /// Its number, which is positive.
+    pub number: i32,
+    /// Requests that failed with it.
+    pub requests: u64,
 }
 
 /// The prediction for one kind of request, next to what the kernel did.
@@ -223,13 +242,16 @@ pub struct FileSummary {
     pub reads_at_end: u64,
     /// Requests of which a part went through the page cache.
     pub buffered: u64,
+    /// Requests that failed; they are not in `total_ns`.
+    pub failed: u64,
 }
 
 /// Where the time of requests went, phase by phase; `null` if no request has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PhaseLatencies {
-    /// From entry into the kernel until the last bio was queued.
+    /// From entry into the kernel until the last bio was queued. No event shows the entry of
+    /// requests on raw devices: they do not have it.
     pub submit: Option<PhaseLatency>,
     /// Until the driver had the last bio.
     pub queue: Option<PhaseLatency>,
@@ -240,7 +262,8 @@ pub struct PhaseLatencies {
     pub detour: Option<PhaseLatency>,
     /// Until the waiting thread had it.
     pub wake: Option<PhaseLatency>,
-    /// From entry to wake-up.
+    /// From entry, on a raw device from the first bio, to wake-up; to the completion for requests
+    /// whose wake-up is not known. `count` of `wake` says of how many it is known.
     pub total: Option<PhaseLatency>,
 }
 

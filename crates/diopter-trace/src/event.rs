@@ -3,6 +3,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::btrfs::subvolume;
 use crate::format::{Field, Record};
 
 /// Bit of a record's common flags: it was made in a hard interrupt.
@@ -164,8 +165,19 @@ pub enum What {
     MovedElsewhere,
     /// Blocks of this inode are turned from unwritten to written.
     UnwrittenConverted(Inode),
-    /// Blocks of this inode are allocated.
-    Allocated(Inode),
+    /// Blocks for the data of this inode are allocated, or others for its tree of extents.
+    Allocated {
+        /// The file.
+        inode: Inode,
+        is_data: bool,
+    },
+    /// The thread looks an extent of a file of btrfs up.
+    BtrfsExtent {
+        /// The file's subvolume, as [`crate::btrfs::subvolume`] names it.
+        subvolume: u64,
+        /// The file's inode, unique in its subvolume only.
+        number: u64,
+    },
     /// A file is synchronised, from here.
     SyncBegan(Inode),
     /// To here.
@@ -208,6 +220,8 @@ pub const IOCB_DURABLE: u32 = 2 | 4;
 pub const IOCB_NOWAIT: u32 = 8;
 pub const IOCB_WRITE: u32 = 1 << 18;
 const CLONE_THREAD: u64 = 0x1_0000;
+/// `EXT4_MB_HINT_DATA`: the blocks are for data.
+const EXT4_MB_HINT_DATA: u64 = 0x20;
 
 /// The need of a trace for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -356,11 +370,18 @@ pub const SOURCES: &[Source] = &[
     source("xfs/xfs_unwritten_convert", Need::Helps, &["dev", "ino"], |record| {
         What::UnwrittenConverted(inode(record))
     }),
-    source("ext4/ext4_allocate_blocks", Need::Helps, &["dev", "ino"], |record| {
-        What::Allocated(inode(record))
+    source("ext4/ext4_allocate_blocks", Need::Helps, &["dev", "ino", "flags"], |record| {
+        What::Allocated { inode: inode(record), is_data: record.number(2) & EXT4_MB_HINT_DATA != 0 }
     }),
-    source("xfs/xfs_iomap_alloc", Need::Helps, &["dev", "ino"], |record| {
-        What::Allocated(inode(record))
+    source("xfs/xfs_iomap_alloc", Need::Helps, &["dev", "ino"], |record| What::Allocated {
+        inode: inode(record),
+        is_data: true,
+    }),
+    source("btrfs/btrfs_get_extent", Need::Helps, &["ino", "root_objectid", "fsid"], |record| {
+        What::BtrfsExtent {
+            subvolume: subvolume(record.bytes_of(2), record.number(1)),
+            number: record.number(0),
+        }
     }),
     source("ext4/ext4_sync_file_enter", Need::Helps, &["dev", "ino"], |record| {
         What::SyncBegan(inode(record))

@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::event::{Device, Inode};
 use crate::model::TracedFile;
-use crate::names::{Paths, inode_of};
+use crate::names::{self, FileId, Paths, file_of};
 
 /// Names and facts of files, by their inodes.
 #[derive(Debug, Default)]
@@ -38,8 +39,8 @@ impl Files {
         self.file_systems.extend(mounts());
         self.backing.extend(backing_files());
         for path in self.words.iter().flat_map(paths_in) {
-            if let Some(inode) = inode_of(&path) {
-                self.paths.entry(inode).or_insert(path);
+            if let Some(file) = file_of(&path) {
+                self.paths.add(file, path);
             }
         }
     }
@@ -79,20 +80,34 @@ impl Files {
 
     /// Returns the path of a file, or `device:inode` where no path was seen.
     #[must_use]
-    pub fn name(&self, inode: Inode) -> String {
+    pub fn name(&self, file: FileId) -> String {
+        let inode = file.inode;
         let (major, minor) = inode.device.numbers();
-        match self.paths.get(&inode) {
+        match self.paths.get(file) {
             Some(path) => path.to_string_lossy().into_owned(),
             None if inode.number == 0 => format!("{major}:{minor}"),
             None => format!("{major}:{minor}:{}", inode.number),
         }
     }
 
+    /// Returns the files of btrfs that were open for direct I/O; if none was seen, those that the
+    /// command's words name, but for the program.
+    #[must_use]
+    pub fn on_btrfs(&self) -> Vec<String> {
+        let is_btrfs = |path: &PathBuf| file_of(path).is_some_and(|file| file.subvolume.is_some());
+        let mut paths = self.paths.direct_on_btrfs.clone();
+        if paths.is_empty() {
+            paths.extend(self.words.iter().skip(1).flat_map(paths_in).filter(is_btrfs));
+        }
+        paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
+    }
+
     /// Returns the facts about a file.
     #[must_use]
-    pub fn describe(&self, inode: Inode) -> TracedFile {
+    pub fn describe(&self, file: FileId) -> TracedFile {
+        let inode = file.inode;
         let (major, minor) = inode.device.numbers();
-        let path = self.name(inode);
+        let path = self.name(file);
         let file_system = self.file_system(inode).to_owned();
         TracedFile {
             path,
@@ -122,14 +137,56 @@ fn mounts() -> HashMap<Device, String> {
     let table = procfs::process::Process::myself().and_then(|process| process.mountinfo());
     let mut mounts = HashMap::new();
     for mount in table.into_iter().flatten() {
-        let numbers = mount.majmin.split_once(':');
-        let numbers =
-            numbers.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-        if let Some((major, minor)) = numbers {
-            mounts.insert(Device::new(major, minor), mount.fs_type);
+        if let Some(device) = parse_numbers(&mount.majmin) {
+            mounts.insert(device, mount.fs_type);
         }
     }
     mounts
+}
+
+/// Returns the devices that events of a file, a directory or a device name: the one that it is on,
+/// and the whole disk. For btrfs they are the number of the file system, which no path has, and
+/// those of its disks.
+///
+/// # Errors
+/// The kernel's error if there is no such path.
+pub fn devices_of(path: &Path) -> io::Result<Vec<Device>> {
+    let device = names::device_of(path)?;
+    let mut devices = vec![device];
+    if device.numbers().0 == 0 {
+        devices.extend(devices_of_btrfs(path).into_iter().flatten());
+    }
+    let disks: Vec<Device> = devices.iter().map(|device| whole_disk(*device)).collect();
+    devices.extend(disks);
+    Ok(devices)
+}
+
+fn devices_of_btrfs(path: &Path) -> Option<Vec<Device>> {
+    let number = names::mount_of(path)?;
+    let table = procfs::process::Process::myself().and_then(|process| process.mountinfo()).ok()?;
+    let mount = table.into_iter().find(|mount| u64::try_from(mount.mnt_id) == Ok(number))?;
+    if mount.fs_type != "btrfs" {
+        return None;
+    }
+    let source = names::device_of(Path::new(mount.mount_source.as_deref()?)).ok()?;
+    let mut devices = vec![parse_numbers(&mount.majmin)?, source];
+    // `/sys/fs/btrfs/UUID/devices` has a link for each disk.
+    for entry in fs::read_dir("/sys/fs/btrfs").into_iter().flatten().flatten() {
+        let links = fs::read_dir(entry.path().join("devices")).into_iter().flatten().flatten();
+        let numbers = links.filter_map(|link| fs::read_to_string(link.path().join("dev")).ok());
+        let disks: Vec<Device> =
+            numbers.filter_map(|numbers| parse_numbers(numbers.trim())).collect();
+        if disks.contains(&source) {
+            devices.extend(disks);
+        }
+    }
+    Some(devices)
+}
+
+/// `7:2`.
+fn parse_numbers(text: &str) -> Option<Device> {
+    let (major, minor) = text.split_once(':')?;
+    Some(Device::new(major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// The type of the file system with this number; empty if none is mounted here.
@@ -142,7 +199,7 @@ fn backing_files() -> Vec<Inode> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let backing = devices.filter_map(|device| {
         let path = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-        inode_of(Path::new(path.trim_end()))
+        file_of(Path::new(path.trim_end())).map(|file| file.inode)
     });
     backing.collect()
 }
@@ -164,8 +221,7 @@ fn disk_of(device: Device) -> Option<Device> {
         return None;
     }
     let numbers = fs::read_to_string(dir.parent()?.join("dev")).ok()?;
-    let (major, minor) = numbers.trim().split_once(':')?;
-    Some(Device::new(major.parse().ok()?, minor.parse().ok()?))
+    parse_numbers(numbers.trim())
 }
 
 fn bio_bytes_limit(device: Device) -> Option<u64> {

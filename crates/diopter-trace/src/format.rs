@@ -75,13 +75,18 @@ impl Record<'_> {
         u32::try_from(low).expect("masked to 32 bits")
     }
 
+    /// The bytes of the `index`th wanted field; none where the record ends before it.
+    #[must_use]
+    pub fn bytes_of(&self, index: usize) -> &[u8] {
+        let Some(field) = self.fields.get(index) else { return &[] };
+        let end = field.offset.saturating_add(field.size);
+        self.bytes.get(field.offset..end).unwrap_or_default()
+    }
+
     /// The `index`th wanted field as text: up to its first zero.
     #[must_use]
     pub fn text(&self, index: usize) -> &[u8] {
-        let Some(field) = self.fields.get(index) else { return &[] };
-        let end = field.offset.saturating_add(field.size);
-        let bytes = self.bytes.get(field.offset..end).unwrap_or_default();
-        bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+        self.bytes_of(index).split(|byte| *byte == 0).next().unwrap_or_default()
     }
 }
 

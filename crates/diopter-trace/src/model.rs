@@ -22,6 +22,8 @@ pub struct Trace {
     pub lost_events: u64,
     /// The facts that could not be known, and why, each as one sentence.
     pub unknown: Vec<String>,
+    /// Files of btrfs on which requests may have been served through the page cache.
+    pub unseen_files: Vec<String>,
     /// True if every request on a raw device is among the requests.
     pub has_raw: bool,
     /// The kernel's release.
@@ -174,6 +176,9 @@ pub enum Context {
 pub struct TracedRequest {
     /// Index into [`Trace::files`].
     pub file: usize,
+    /// True if it is of a raw device: no event shows its entry into the kernel, and it begins with
+    /// its first bio.
+    pub is_raw: bool,
     /// The thread that submitted it, and its name.
     pub thread: u32,
     /// The thread's name.
@@ -192,8 +197,10 @@ pub struct TracedRequest {
     pub is_dsync: bool,
     /// True if it went past the file's size.
     pub is_extending: Option<bool>,
-    /// True if blocks of it were unwritten before.
+    /// True if blocks of it were unwritten before, or new.
     pub is_unwritten: Option<bool>,
+    /// True if blocks were allocated for it: it went into a hole, or past the end of the file.
+    pub has_allocated: bool,
     /// True if the inode had pages in the page cache.
     pub has_cached_pages: Option<bool>,
     /// True if any of it went through the page cache instead.

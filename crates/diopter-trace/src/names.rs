@@ -1,12 +1,12 @@
 //! The names of files: what the traced processes have open, as `/proc` shows it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, FileType, OFlags, Statx, StatxFlags, statx};
 
 use crate::event::{Device, Inode};
 
@@ -19,8 +19,52 @@ const DESCRIPTORS_MAX: usize = 4096;
 /// Names that are kept.
 const PATHS_MAX: usize = 1 << 18;
 
-/// Paths of the files that were seen open.
-pub type Paths = HashMap<Inode, PathBuf>;
+/// `O_DIRECT` in the flags of `/proc/PID/fdinfo/FD`.
+const DIRECT: u32 = OFlags::DIRECT.bits();
+/// `STATX_SUBVOL`, since Linux 6.10.
+const STATX_SUBVOL: u32 = 0x8000;
+const BTRFS_MAGIC: u64 = 0x9123_683e;
+
+/// A file, as `/proc` and events identify it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FileId {
+    pub inode: Inode,
+    /// For a file of btrfs its subvolume: inode numbers are unique in it only, and its files have
+    /// its device number, which no event has.
+    pub subvolume: Option<u64>,
+}
+
+/// The files that were seen open.
+#[derive(Debug, Default)]
+pub struct Paths {
+    by_file: HashMap<FileId, PathBuf>,
+    /// Files of btrfs that were open for direct I/O.
+    pub direct_on_btrfs: BTreeSet<PathBuf>,
+}
+
+impl FileId {
+    /// Without the device of a file that its subvolume identifies.
+    fn key(self) -> FileId {
+        match self.subvolume {
+            Some(_) => FileId { inode: Inode { device: Device(0), ..self.inode }, ..self },
+            None => self,
+        }
+    }
+}
+
+impl Paths {
+    #[must_use]
+    pub fn get(&self, file: FileId) -> Option<&Path> {
+        self.by_file.get(&file.key()).map(PathBuf::as_path)
+    }
+
+    /// Notes a file's path, unless it has one.
+    pub fn add(&mut self, file: FileId, path: PathBuf) {
+        if self.by_file.len() < PATHS_MAX {
+            self.by_file.entry(file.key()).or_insert(path);
+        }
+    }
+}
 
 /// Notes which files these processes have open, and with `has_children` those that they started.
 pub fn look_at_files(processes: &[u32], has_children: bool, paths: &mut Paths) {
@@ -57,20 +101,45 @@ fn look_at(link: &Path, paths: &mut Paths) {
     if target.is_absolute()
         && !target.starts_with("/dev/pts")
         && target != Path::new("/dev/null")
-        && let Some(inode) = inode_of(link)
-        && paths.len() < PATHS_MAX
+        && let Some(file) = file_of(link)
     {
-        paths.entry(inode).or_insert(target);
+        let has_room = paths.direct_on_btrfs.len() < PATHS_MAX;
+        if file.subvolume.is_some() && has_room && is_direct(link) {
+            paths.direct_on_btrfs.insert(target.clone());
+        }
+        paths.add(file, target);
     }
 }
 
-/// Returns the file or device behind a path, as events identify it.
+/// Returns the file or device behind a path.
 #[must_use]
-pub fn inode_of(path: &Path) -> Option<Inode> {
+pub fn file_of(path: &Path) -> Option<FileId> {
     let found = look(path).ok()?;
     let kind = FileType::from_raw_mode(found.stx_mode.into());
     let number = if kind.is_file() { found.stx_ino } else { 0 };
-    (kind.is_file() || kind.is_block_device()).then(|| Inode { device: device_in(&found), number })
+    let inode = Inode { device: device_in(&found), number };
+    let subvolume = if kind.is_file() { subvolume_of(path, &found) } else { None };
+    (kind.is_file() || kind.is_block_device()).then_some(FileId { inode, subvolume })
+}
+
+/// Returns the subvolume of a file of btrfs. Other file systems are not asked: they may be remote.
+fn subvolume_of(path: &Path, found: &Statx) -> Option<u64> {
+    if found.stx_mask & STATX_SUBVOL == 0 {
+        return None;
+    }
+    let magic = u64::try_from(rustix::fs::statfs(path).ok()?.f_type).ok()?;
+    let subvolume = rustix::fs::statvfs(path).ok()?.f_fsid;
+    (magic == BTRFS_MAGIC).then_some(subvolume)
+}
+
+/// Returns true if a descriptor, a link `/proc/PID/fd/FD`, is open for direct I/O.
+fn is_direct(link: &Path) -> bool {
+    let dir = link.parent().and_then(Path::parent);
+    let (Some(dir), Some(name)) = (dir, link.file_name()) else { return false };
+    let facts = fs::read_to_string(dir.join("fdinfo").join(name)).unwrap_or_default();
+    let flags = facts.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & DIRECT != 0)
 }
 
 /// The device that a file or directory is on, or that a device is.
@@ -81,9 +150,17 @@ pub fn device_of(path: &Path) -> io::Result<Device> {
     Ok(device_in(&look(path)?))
 }
 
+/// The number of the mount that a path is on; `None` before Linux 5.8.
+#[must_use]
+pub fn mount_of(path: &Path) -> Option<u64> {
+    let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID).ok()?;
+    (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
+}
+
 /// Without asking a server or a process that serves the file system: it may never reply.
 fn look(path: &Path) -> io::Result<Statx> {
-    Ok(statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE | StatxFlags::INO)?)
+    let wanted = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::from_bits_retain(STATX_SUBVOL);
+    Ok(statx(CWD, path, AtFlags::STATX_DONT_SYNC, wanted)?)
 }
 
 fn device_in(found: &Statx) -> Device {
@@ -102,11 +179,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("open");
         let _file = fs::File::create(&path).unwrap();
-        let mut paths = Paths::new();
+        let mut paths = Paths::default();
         look_at_files(&[std::process::id()], false, &mut paths);
-        assert_eq!(paths.get(&inode_of(&path).unwrap()), Some(&path));
-        assert_eq!(device_of(&path).unwrap(), inode_of(&path).unwrap().device);
-        assert_eq!(inode_of(dir.path()), None);
+        assert_eq!(paths.get(file_of(&path).unwrap()), Some(path.as_path()));
+        assert_eq!(device_of(&path).unwrap(), file_of(&path).unwrap().inode.device);
+        assert_eq!(file_of(dir.path()), None);
         assert!(device_of(&dir.path().join("absent")).is_err());
     }
 }

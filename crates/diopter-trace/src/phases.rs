@@ -9,7 +9,8 @@ pub const PHASE_NAMES: [&str; 5] = ["submit", "queue", "device", "detour", "wake
 /// Nanoseconds in each phase; `None` where an end of it was not seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Phases {
-    /// From its entry into the kernel until its last bio was queued.
+    /// From its entry into the kernel until its last bio was queued. No event shows the entry of a
+    /// request on a raw device.
     pub submit: Option<u64>,
     /// Until the driver had the last bio.
     pub queue: Option<u64>,
@@ -21,7 +22,8 @@ pub struct Phases {
     pub detour: Option<u64>,
     /// Until the waiting thread had it.
     pub wake: Option<u64>,
-    /// From its entry into the kernel to the last of these that was seen.
+    /// From its entry into the kernel, or its first bio on a raw device, to the last of these that
+    /// was seen.
     pub total: Option<u64>,
 }
 
@@ -56,7 +58,7 @@ impl Phases {
         let is_waited_for = request.door == Door::Syscall && request.context == Some(Context::Task);
         let completed = if is_waited_for { device_done.or(completed) } else { completed };
         Phases {
-            submit: between(begin, submitted),
+            submit: between(begin, submitted).filter(|_| !request.is_raw),
             queue: between(submitted, issued),
             device: between(issued.or(submitted), device_done),
             detour: between(device_done, completed),
@@ -123,6 +125,14 @@ mod tests {
         let phases = phases_of(|times| times.woken = None);
         assert_eq!(phases.wake, None);
         assert_eq!(phases.total.unwrap(), phases.in_order().into_iter().flatten().sum::<u64>());
+    }
+
+    #[test]
+    fn the_submission_to_a_raw_device_is_unknown_and_not_0() {
+        let trace = Job::with(|job| job.file_system = "raw").trace();
+        let phases = Phases::of(&trace, &trace.requests[0]);
+        assert_eq!(phases.submit, None);
+        assert!(phases.queue.is_some() && phases.total.is_some());
     }
 
     #[test]

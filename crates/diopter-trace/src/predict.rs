@@ -11,7 +11,7 @@ use diopter_core::bio::device::DeviceLimits;
 use crate::document::{Completions, PredictionSummary};
 use crate::findings::op_name;
 use crate::model::{Context, Door, Trace, TracedBio, TracedOp, TracedRequest};
-use crate::totals::count_context;
+use crate::totals::{count_context, failure_of};
 
 /// Kinds of requests that are listed; further ones have fewer requests.
 const KINDS_MAX: usize = 64;
@@ -212,7 +212,9 @@ pub fn predictions(trace: &Trace) -> Vec<PredictionSummary> {
     let version = version_of(&trace.kernel_release);
     let limits: Vec<DeviceLimits> = trace.files.iter().map(|file| limits(file.device)).collect();
     let mut kinds: BTreeMap<Kind, PredictionSummary> = BTreeMap::new();
-    for request in trace.requests.iter().filter(|request| request.door != Door::Unknown) {
+    let is_served = |request: &&TracedRequest| failure_of(request).is_none();
+    let served = trace.requests.iter().filter(is_served);
+    for request in served.filter(|request| request.door != Door::Unknown) {
         let Some(file) = trace.files.get(request.file) else { continue };
         let facts = RequestFacts {
             version,

@@ -15,7 +15,6 @@ use crate::instance::{Instance, Listened, release};
 use crate::join::Join;
 use crate::joining::Joining;
 use crate::model::{Ended, TargetKind, Trace, TracedTarget};
-use crate::names;
 use crate::pipes::Pipes;
 use crate::programs::Programs;
 use crate::reader::Decoder;
@@ -248,8 +247,7 @@ fn devices(paths: &[PathBuf]) -> Result<Vec<Device>, TraceError> {
     let mut devices = Vec::new();
     for path in paths {
         let failed = |source| TraceError::Path { path: path.clone(), source };
-        let device = names::device_of(path).map_err(failed)?;
-        devices.extend([device, files::whole_disk(device)]);
+        devices.extend(files::devices_of(path).map_err(failed)?);
     }
     devices.sort_unstable();
     devices.dedup();

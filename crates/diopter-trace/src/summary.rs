@@ -27,6 +27,7 @@ pub fn summary_of(trace: &Trace, beyond: &Totals) -> Summary {
         let bios = request.bios.iter().filter_map(|bio| trace.bios.get(*bio));
         totals.add(request, bios, &Phases::of(trace, request));
     }
+    let failures = totals.failures();
     Summary {
         schema: SCHEMA.to_owned(),
         made_by: format!("dio {}", env!("CARGO_PKG_VERSION")),
@@ -61,6 +62,9 @@ pub fn summary_of(trace: &Trace, beyond: &Totals) -> Summary {
         reads_at_end: totals.reads_at_end,
         buffered: totals.buffered,
         split: totals.split,
+        failed: failures.iter().map(|failure| failure.requests).sum(),
+        failures,
+        unseen_files: trace.unseen_files.clone(),
         requests_examined: count(trace.requests.len()),
         predictions: Vec::new(),
     }
@@ -119,10 +123,8 @@ fn by_file(trace: &Trace, beyond: &Totals) -> Vec<FileSummary> {
             .cloned()
             .unwrap_or(FileTotals { total: Some(Recorder::small()), ..FileTotals::default() });
         for at in kept {
-            totals.add(&trace.requests[at]);
-            if let Some(total) = &mut totals.total {
-                total.record(Phases::of(trace, &trace.requests[at]).total);
-            }
+            let request = &trace.requests[at];
+            totals.add(request, &Phases::of(trace, request));
         }
         if totals.requests > 0 {
             let device = format!("{}:{}", file.device.0, file.device.1);
@@ -141,6 +143,7 @@ fn by_file(trace: &Trace, beyond: &Totals) -> Vec<FileSummary> {
                 total_ns: totals.total.as_ref().and_then(Recorder::latency),
                 reads_at_end: totals.reads_at_end,
                 buffered: totals.buffered,
+                failed: totals.failed,
             });
         }
     }

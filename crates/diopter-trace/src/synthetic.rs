@@ -142,6 +142,7 @@ impl Job {
         }
         let mut request = TracedRequest {
             file,
+            is_raw: self.file_system == "raw",
             thread: 100,
             thread_name: "fio".to_owned(),
             door: self.door,
@@ -152,6 +153,7 @@ impl Job {
             is_dsync: false,
             is_extending: Some(false),
             is_unwritten: Some(false),
+            has_allocated: false,
             has_cached_pages: Some(false),
             is_buffered: false,
             is_punted: false,

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use diopter_os::Errno;
 use hdrhistogram::Histogram;
 
-use crate::document::{Completions, Doors, PhaseLatencies, PhaseLatency};
+use crate::document::{Completions, Doors, FailureSummary, PhaseLatencies, PhaseLatency};
 use crate::model::{Context, Door, Trace, TracedBio, TracedOp, TracedRequest};
 use crate::phases::{Phases, end_of};
 
@@ -43,6 +44,9 @@ pub struct Totals {
     pub buffered: u64,
     /// Requests of several bios, or of one that was cut.
     pub split: u64,
+    /// Requests that failed, by their errno.
+    pub failures: BTreeMap<i32, u64>,
+    /// Times of the requests that did not fail.
     pub latencies: Recorders,
     /// By index into [`Trace::files`].
     pub files: HashMap<usize, FileTotals>,
@@ -60,7 +64,8 @@ pub struct FileTotals {
     pub unfinished: u64,
     pub reads_at_end: u64,
     pub buffered: u64,
-    /// Their times; `None` where there are too many files.
+    pub failed: u64,
+    /// The times of those that did not fail; `None` where there are too many files.
     pub total: Option<Recorder>,
 }
 
@@ -179,7 +184,23 @@ impl Totals {
             Door::Uring => &mut self.doors.uring,
             Door::Unknown => &mut self.doors.unknown,
         } += 1;
-        self.latencies.record(phases);
+        match failure_of(request) {
+            Some(errno) => *self.failures.entry(errno.raw()).or_default() += 1,
+            None => self.latencies.record(phases),
+        }
+    }
+
+    /// Requests that failed, by their errno, the one of most first.
+    #[must_use]
+    pub fn failures(&self) -> Vec<FailureSummary> {
+        let failure = |(errno, requests): (&i32, &u64)| FailureSummary {
+            errno: errno_name(Errno::from_raw(*errno)),
+            number: *errno,
+            requests: *requests,
+        };
+        let mut failures: Vec<FailureSummary> = self.failures.iter().map(failure).collect();
+        failures.sort_by_key(|failure| std::cmp::Reverse(failure.requests));
+        failures
     }
 
     /// Counts a request for its file.
@@ -189,10 +210,7 @@ impl Totals {
             total: is_timed.then(Recorder::small),
             ..FileTotals::default()
         });
-        file.add(request);
-        if let Some(total) = &mut file.total {
-            total.record(phases.total);
-        }
+        file.add(request, phases);
     }
 
     fn count_size(&mut self, bytes: u64) {
@@ -203,8 +221,8 @@ impl Totals {
 }
 
 impl FileTotals {
-    /// Counts a request, but for its time.
-    pub fn add(&mut self, request: &TracedRequest) {
+    /// Counts a request.
+    pub fn add(&mut self, request: &TracedRequest, phases: &Phases) {
         self.requests += 1;
         self.reads += u64::from(request.op == TracedOp::Read);
         self.bytes += bytes_moved(request);
@@ -213,6 +231,28 @@ impl FileTotals {
         self.reads_at_end += u64::from(is_at_end(request));
         self.buffered += u64::from(request.is_buffered);
         count_context(&mut self.completions, request.context);
+        if failure_of(request).is_some() {
+            self.failed += 1;
+        } else if let Some(total) = &mut self.total {
+            total.record(phases.total);
+        }
+    }
+}
+
+/// Returns the error that a request failed with. One that the page cache serves after all
+/// (`ENOTBLK`) did not fail.
+#[must_use]
+pub fn failure_of(request: &TracedRequest) -> Option<Errno> {
+    let number = i32::try_from(request.result?.checked_neg()?).ok()?;
+    (number > 0).then(|| Errno::from_raw(number)).filter(|errno| *errno != Errno::ENOTBLK)
+}
+
+/// `EINVAL`; `errno-512` where the number has no name.
+#[must_use]
+pub fn errno_name(errno: Errno) -> String {
+    match errno.name() {
+        "errno" => format!("errno-{}", errno.raw()),
+        name => name.to_owned(),
     }
 }
 
@@ -225,7 +265,8 @@ pub fn bytes_moved(request: &TracedRequest) -> u64 {
 /// Returns true for a read that met the end of the file at once, and moved nothing.
 #[must_use]
 pub fn is_at_end(request: &TracedRequest) -> bool {
-    request.op == TracedOp::Read && request.result == Some(0) && request.length > 0
+    let is_nothing = request.result == Some(0) && request.length > 0;
+    request.op == TracedOp::Read && is_nothing && !request.is_buffered
 }
 
 /// Counts a completion at its place.

@@ -2,16 +2,19 @@
 //! completion ran, and tracing never stays on. Needs root, tracefs, loop devices and fio; without
 //! them each test says what it lacks.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use diopter_testkit::env::{Capability, is_root, skip};
-use diopter_testkit::machine::{FileSystem, Loop, Mount, run};
+use diopter_testkit::machine::{FileSystem, Loop, Mount, run, unmount};
 use diopter_trace::model::{Context, Door, Trace, TracedOp};
+use diopter_trace::summary::summary;
 use diopter_trace::{RecordOptions, TraceError, record};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -54,7 +57,7 @@ fn capability_of(tool: &str) -> Capability {
     match tool {
         "mkfs.ext4" => Capability::Ext4,
         "mkfs.xfs" => Capability::Xfs,
-        "losetup" => Capability::Loop,
+        "losetup" | "mkfs.btrfs" | "btrfs" => Capability::Loop,
         _ => Capability::Fio,
     }
 }
@@ -197,7 +200,10 @@ fn every_request_of_fio_on_a_raw_device_is_found() {
     let Some(_alone) = alone(&["fio", "losetup"]) else { return };
     let ground = Ground::new(None);
     for (engine, door) in ENGINES {
-        check(&ground, (engine, door));
+        let Some(trace) = check(&ground, (engine, door)) else { return };
+        let times = summary(&trace).latency_ns;
+        assert_eq!(times.submit, None, "no event shows the entry");
+        assert_eq!(times.total.map(|total| total.count), Some(736));
     }
 }
 
@@ -218,6 +224,128 @@ fn a_request_that_a_rings_worker_has_to_repeat_counts_once() {
         let is_cut = |bio: &usize| trace.bios[*bio].pieces == 2;
         assert!(of_128k().all(|request| request.bios.iter().all(is_cut)), "{engine}");
     }
+}
+
+#[test]
+fn a_request_with_misaligned_memory_fails_and_is_reported() {
+    let Some(_alone) = alone(&["losetup", "mkfs.ext4"]) else { return };
+    let ground = Ground::new(Some(FileSystem::Ext4 { block: 4096, extra: &[] }));
+    let file = ground.file();
+    let of = format!("if={}", file.display());
+    let trace = traced(&["dd", &of, "of=/dev/null", "bs=100", "iflag=direct"], &file);
+    let document = summary(&trace);
+    assert_eq!((document.requests, document.failed), (1, 1), "{document:?}");
+    assert_eq!(document.failures[0].errno, "EINVAL");
+    assert_eq!(document.latency_ns.total, None);
+    let finding = &document.findings[0];
+    assert_eq!(
+        (finding.id.as_str(), finding.reason.as_deref()),
+        ("failed-requests", Some("EINVAL"))
+    );
+    assert!(finding.remedy.contains(&format!("dio probe {}", file.display())), "{finding:?}");
+}
+
+/// A trace of a command, on the device of a file: others use this machine as well.
+fn traced(command: &[&str], file: &Path) -> Trace {
+    let mut options = options(command);
+    options.devices = vec![file.to_owned()];
+    record(&options, &mut |_| ()).unwrap()
+}
+
+/// The causes of deferred completions of random writes to a file of 64 MiB.
+fn causes_of_writes(file: &Path) -> BTreeSet<String> {
+    let filename = format!("--filename={}", file.display());
+    let fixed = ["fio", "--output=/dev/null", "--name=job", "--direct=1", "--ioengine=libaio"];
+    let job = ["--iodepth=4", "--rw=randwrite", "--bs=4k", "--size=64M", "--number_ios=300"];
+    let command = [&fixed[..], &job, &["--fallocate=none", &filename]].concat();
+    let findings = summary(&traced(&command, file)).findings.into_iter();
+    let deferred = findings.filter(|finding| finding.id == "deferred-completion");
+    deferred.filter_map(|finding| finding.reason).collect()
+}
+
+#[test]
+fn the_cause_of_a_deferred_write_is_the_state_of_its_blocks() {
+    let Some(_alone) = alone(&["fio", "losetup", "mkfs.ext4", "mkfs.xfs"]) else { return };
+    let kinds = [FileSystem::Ext4 { block: 4096, extra: &[] }, FileSystem::Xfs { extra: &[] }];
+    for kind in kinds {
+        let ground = Ground::new(Some(kind));
+        let [hole, allocated] =
+            ["hole", "allocated"].map(|name| ground.file().with_file_name(name));
+        fs::File::create(&hole).unwrap().set_len(64 << 20).unwrap();
+        run("fallocate", &["-l", "64M", allocated.to_str().unwrap()]).unwrap();
+        let is_6_18 = summary(&traced(&["true"], &hole)).kernel_release.starts_with("6.18.");
+        let overwrites = if is_6_18 { vec!["kernel"] } else { vec![] };
+        for (file, expected) in [
+            (ground.file(), overwrites),
+            (hole, vec!["allocation"]),
+            (allocated, vec!["unwritten-extents"]),
+        ] {
+            let expected: BTreeSet<String> = expected.into_iter().map(str::to_owned).collect();
+            assert_eq!(causes_of_writes(&file), expected, "{kind:?} {file:?}");
+        }
+    }
+}
+
+/// A mounted btrfs on a loop device, with two subvolumes.
+struct Btrfs {
+    at: tempfile::TempDir,
+    _device: Loop,
+}
+
+impl Btrfs {
+    fn new() -> Btrfs {
+        let device = Loop::direct_in(&std::env::temp_dir(), "trace", 256 << 20).unwrap();
+        let name = device.device().to_str().unwrap();
+        run("mkfs.btrfs", &["-q", "-f", name]).unwrap();
+        let at = tempfile::tempdir().unwrap();
+        run("mount", &["-t", "btrfs", name, at.path().to_str().unwrap()]).unwrap();
+        let btrfs = Btrfs { at, _device: device };
+        for name in ["a", "b"] {
+            let subvolume = btrfs.at.path().join(name);
+            run("btrfs", &["subvolume", "create", subvolume.to_str().unwrap()]).unwrap();
+            fs::write(subvolume.join("file"), vec![7; 1 << 20]).unwrap();
+        }
+        run("sync", &["-f", btrfs.at.path().to_str().unwrap()]).unwrap();
+        btrfs
+    }
+
+    fn file(&self, subvolume: &str) -> PathBuf {
+        self.at.path().join(subvolume).join("file")
+    }
+}
+
+impl Drop for Btrfs {
+    fn drop(&mut self) {
+        if let Err(why) = unmount(self.at.path()) {
+            eprintln!("{why}");
+        }
+    }
+}
+
+#[test]
+fn files_of_btrfs_have_their_names_and_what_goes_through_the_cache_is_not_denied() {
+    let Some(_alone) = alone(&["losetup", "mkfs.btrfs", "btrfs"]) else { return };
+    let btrfs = Btrfs::new();
+    let [a, b] = ["a", "b"].map(|name| btrfs.file(name).to_str().unwrap().to_owned());
+    let inode = |path: &str| fs::metadata(path).unwrap().ino();
+    assert_eq!(inode(&a), inode(&b), "a number is unique in its subvolume only");
+    let script = "for file; do dd if=$file of=/dev/null bs=64k count=4 iflag=direct; done";
+    let trace = traced(&["sh", "-c", script, "sh", &a, &b], Path::new(&a));
+    let document = summary(&trace);
+    let files = document.by_file.iter().map(|file| (file.path.clone(), file.requests));
+    let expected = BTreeMap::from([(a.clone(), 4), (b.clone(), 4)]);
+    assert_eq!(files.collect::<BTreeMap<String, u64>>(), expected);
+    // The first read of each is into memory that is not there yet: btrfs copies it.
+    assert_eq!((document.bios + document.buffered, document.reads_at_end), (8, 0), "{document:?}");
+    // Misaligned: btrfs serves it through the page cache, and no event shows the request.
+    let of = format!("if={b}");
+    let trace = traced(
+        &["dd", &of, "of=/dev/null", "bs=100", "count=4", "iflag=direct"],
+        &btrfs.at.path().join("b"),
+    );
+    let document = summary(&trace);
+    assert_eq!((document.requests, &document.unseen_files), (0, &vec![b.clone()]));
+    assert!(document.unknown.iter().any(|one| one.contains(&format!("dio probe {b}"))));
 }
 
 #[test]

@@ -13,9 +13,10 @@ pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
         evidence: shown
             .evidence(trace, format!("{} went through the page cache", shown.share("requests"))),
         cause: "the file system could not serve them directly (alignment, compression, checksums, \
-                inline data, journalled data, or a hole that ext4 had to fill) and copied the \
-                bytes through the page cache without saying so"
-            .to_owned(),
+                inline data, journalled data, a hole that ext4 had to fill, on btrfs memory that \
+                was not touched before) and copied the bytes through the page cache without saying \
+                so"
+        .to_owned(),
         remedy: "dio probe FILE reports the alignment and what keeps the file from being direct"
             .to_owned(),
     });

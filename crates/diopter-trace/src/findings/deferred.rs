@@ -16,6 +16,7 @@ use crate::phases::Phases;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     Extending,
+    Allocation,
     UnwrittenExtents,
     Flush,
     CachedPages,
@@ -24,8 +25,9 @@ enum Reason {
 }
 
 impl Reason {
-    const ALL: [Reason; 6] = [
+    const ALL: [Reason; 7] = [
         Reason::Extending,
+        Reason::Allocation,
         Reason::UnwrittenExtents,
         Reason::Flush,
         Reason::CachedPages,
@@ -36,6 +38,7 @@ impl Reason {
     fn name(self) -> &'static str {
         match self {
             Reason::Extending => "extending",
+            Reason::Allocation => "allocation",
             Reason::UnwrittenExtents => known::UNWRITTEN_EXTENTS,
             Reason::Flush => known::VOLATILE_WRITE_CACHE_WITHOUT_FUA,
             Reason::CachedPages => known::CACHED_PAGES,
@@ -49,6 +52,10 @@ impl Reason {
             Reason::Extending => {
                 "each went past the end of the file, whose new size a worker has to set once the \
                  bytes are there"
+            }
+            Reason::Allocation => {
+                "each went into a hole of the file: blocks were allocated for it, which a worker \
+                 then has to mark as written: two metadata updates in the journal"
             }
             Reason::UnwrittenExtents => {
                 "each was the first write to allocated blocks, which a worker then has to mark as \
@@ -76,7 +83,9 @@ impl Reason {
                 "allocate the file before (fallocate) and write it once, or append in larger pieces"
                     .to_owned()
             }
-            Reason::UnwrittenExtents => known::REMEDY_UNWRITTEN_EXTENTS.to_owned(),
+            Reason::Allocation | Reason::UnwrittenExtents => {
+                known::REMEDY_UNWRITTEN_EXTENTS.to_owned()
+            }
             Reason::Flush => known::REMEDY_FLUSHES.to_owned(),
             Reason::CachedPages => {
                 let file = shown.requests.first().map(|at| trace.requests[*at].file);
@@ -134,6 +143,7 @@ fn reason_of(trace: &Trace, request: &TracedRequest) -> Option<Reason> {
     Some(match request {
         _ if !is_write => Reason::Unknown,
         TracedRequest { is_extending: Some(true), .. } => Reason::Extending,
+        TracedRequest { is_unwritten: Some(true), has_allocated: true, .. } => Reason::Allocation,
         TracedRequest { is_unwritten: Some(true), .. } => Reason::UnwrittenExtents,
         TracedRequest { is_dsync: true, .. } if file?.needs_flush != Some(false) => Reason::Flush,
         TracedRequest { has_cached_pages: Some(true), .. } => Reason::CachedPages,

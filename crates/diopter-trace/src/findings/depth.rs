@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Shown, count};
 use crate::document::{Finding, Severity};
 use crate::model::{Context, Door, Trace, TracedRequest};
-use crate::totals::in_flight_max;
+use crate::totals::{failure_of, in_flight_max};
 
 /// Requests of a thread below which nothing is said: the queue was hardly used.
 const REQUESTS_MIN: u64 = 32;
@@ -73,6 +73,7 @@ fn could_overlap(trace: &Trace, request: &TracedRequest) -> bool {
     matches!(request.door, Door::Aio | Door::Uring)
         && request.is_extending != Some(true)
         && !request.is_buffered
+        && failure_of(request).is_none()
         && !is_inline
 }
 

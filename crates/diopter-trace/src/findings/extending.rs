@@ -30,14 +30,33 @@ fn finding(trace: &Trace) -> Option<Finding> {
         reason: None,
         severity: Severity::Warning,
         evidence: shown.evidence(trace, seen),
-        cause:
-            "a write past the end of a file holds the inode's lock alone until its bytes are on \
-                the device and the new size is set, so the file takes one at a time at any depth"
-                .to_owned(),
+        cause: cause(trace, &shown),
         remedy: "give the file its size before (write it once, or fallocate and write), or append \
                  in larger pieces"
             .to_owned(),
     })
+}
+
+/// The rule of the file systems of these writes: `ext4_dio_write_iter` in fs/ext4/file.c, and
+/// `xfs_file_write_zero_eof` with `xfs_file_dio_write_aligned` in fs/xfs/xfs_file.c.
+fn cause(trace: &Trace, shown: &Shown) -> String {
+    let ext4 = "a write past the end of a file holds the inode's lock exclusively until its bytes \
+                are on the device and the new size is set, so the file takes one at a time at any \
+                depth";
+    let xfs = "on XFS a write that begins past the end of the file takes the inode's lock \
+               exclusively, and waits until all direct writes in flight are done and have set the \
+               size; only then it goes to the device, so each waits for those before it at any \
+               depth";
+    let file_system = |at: &usize| {
+        let file = trace.files.get(trace.requests[*at].file);
+        file.map_or("", |file| file.file_system.as_str())
+    };
+    let on_xfs = shown.requests.iter().filter(|at| file_system(at) == "xfs").count();
+    match on_xfs {
+        0 => ext4.to_owned(),
+        all if all == shown.requests.len() => xfs.to_owned(),
+        _ => format!("{ext4}; {xfs}"),
+    }
 }
 
 /// Returns true if those writes of each file followed each other without overlap.

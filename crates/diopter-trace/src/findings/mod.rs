@@ -9,6 +9,7 @@ mod buffered;
 mod deferred;
 mod depth;
 mod extending;
+mod failed;
 mod journal;
 mod punted;
 mod serial;
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 use crate::document::{Evidence, ExampleRequest, Finding};
 use crate::model::{Context, Trace, TracedOp, TracedRequest};
 use crate::phases::Phases;
+use crate::totals::failure_of;
 
 /// Files that evidence names.
 const FILES_MAX: usize = 8;
@@ -38,7 +40,8 @@ const PER_MILLE_REST: u64 = 100;
 /// Returns the causes that slowed the command's requests down, the worst first.
 #[must_use]
 pub fn findings(trace: &Trace) -> Vec<Finding> {
-    let rules: [fn(&Trace) -> Vec<Finding>; 8] = [
+    let rules: [fn(&Trace) -> Vec<Finding>; 9] = [
+        failed::findings,
         buffered::findings,
         extending::findings,
         serial::findings,
@@ -109,8 +112,9 @@ impl Shown {
     }
 }
 
-/// Requests for which `shows` says so, among those for which `could` says so; of those files only
-/// where they are at least `per_mille` of them. `None` if there is no such file.
+/// Requests for which `shows` says so, among those that did not fail and for which `could` says so.
+/// Of those files only where they are at least `per_mille` of them. `None` if there is no such
+/// file.
 fn shown(
     trace: &Trace,
     per_mille: u64,
@@ -129,7 +133,8 @@ fn shown_times(
 ) -> Option<Shown> {
     let mut by_file: Vec<Shown> = vec![Shown::default(); trace.files.len()];
     for (at, request) in trace.requests.iter().enumerate() {
-        let Some(file) = by_file.get_mut(request.file).filter(|_| could(request)) else { continue };
+        let counts = failure_of(request).is_none() && could(request);
+        let Some(file) = by_file.get_mut(request.file).filter(|_| counts) else { continue };
         file.of += 1;
         let times = times(request);
         if times > 0 {

@@ -32,6 +32,13 @@ fn table() -> Vec<(&'static str, Job, Vec<&'static str>)> {
         ("overwrites on a newer kernel", newer(), vec![]),
         ("overwrites that block", blocking(), vec![]),
         (
+            "holes",
+            Job::marked(|request| {
+                (request.is_unwritten, request.has_allocated) = (Some(true), true);
+            }),
+            vec!["deferred-completion:allocation"],
+        ),
+        (
             "unwritten extents",
             Job::marked(|request| request.is_unwritten = Some(true)),
             vec!["deferred-completion:unwritten-extents"],
@@ -60,6 +67,11 @@ fn table() -> Vec<(&'static str, Job, Vec<&'static str>)> {
             "reads through the cache",
             Job::with(|job| job.mark = |request| request.is_buffered = true),
             vec!["buffered-fallback"],
+        ),
+        (
+            "misaligned memory",
+            Job::with(|job| job.mark = |request| request.result = Some(-22)),
+            vec!["failed-requests:EINVAL"],
         ),
         ("requests to io-wq", Job::with(punted), vec!["io-wq-punt"]),
         (
@@ -214,6 +226,19 @@ fn a_piece_now_and_then_does_not_make_large_requests_fragmented() {
         trace.bios[request.bios[3]].sector += 1 << 20;
     }
     assert_eq!(ids_of(&trace), BTreeSet::from(["split-by-size-limit".to_owned()]));
+}
+
+#[test]
+fn a_file_system_takes_extending_writes_in_turn_by_its_own_rule() {
+    let cause = |file_system| {
+        let job = Job::overwrite(|job| {
+            (job.depth, job.context, job.file_system) = (1, Context::Task, file_system);
+            job.mark = |request| request.is_extending = Some(true);
+        });
+        findings(&job.trace()).remove(0).cause
+    };
+    assert!(cause("ext4").contains("exclusively until its bytes are on the device"));
+    assert!(cause("xfs").contains("waits until all direct writes in flight are done"));
 }
 
 #[test]

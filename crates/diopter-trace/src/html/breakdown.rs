@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
-use super::parts::{percent, width};
+use super::parts::{grouped, percent, width};
 use crate::document::{PhaseLatency, Summary};
 use crate::findings::{op_name, time_text};
 use crate::model::Trace;
 use crate::phases::{PHASE_NAMES, Phases};
+use crate::sentences::of_total;
+use crate::totals::failure_of;
 
 /// Files that have a separate block.
 const FILES_MAX: usize = 8;
@@ -88,7 +90,7 @@ fn blocks_of(trace: &Trace, whole: u64) -> Vec<Block> {
 /// Files, the one with the most time first; those past the limit are one.
 fn by_file(trace: &Trace) -> Vec<(String, BTreeMap<&'static str, Times>)> {
     let mut files: Vec<BTreeMap<&'static str, Times>> = vec![BTreeMap::new(); trace.files.len()];
-    for request in &trace.requests {
+    for request in trace.requests.iter().filter(|request| failure_of(request).is_none()) {
         let phases = Phases::of(trace, request);
         let (Some(total), Some(file)) = (phases.total, files.get_mut(request.file)) else {
             continue;
@@ -131,8 +133,8 @@ fn table(summary: &Summary, whole: u64) -> Markup {
     html! {
         div.scroll { table {
             thead { tr {
-                th { "phase" } th.wide { "is the time" } th.n { "p50" } th.n { "p99" }
-                th.n { "max" } th.n { "share" }
+                th { "phase" } th.wide { "is the time" } th.n { "requests" } th.n { "p50" }
+                th.n { "p99" } th.n { "max" } th.n { "share" }
             } }
             tbody {
                 @for ((name, meaning), phase) in PHASE_NAMES.iter().zip(meanings).zip(phases) {
@@ -149,6 +151,7 @@ fn table(summary: &Summary, whole: u64) -> Markup {
                 }
             }
         } }
+        @if let Some(sentence) = of_total(summary) { p.quiet { (sentence) "." } }
     }
 }
 
@@ -156,13 +159,14 @@ fn cells(phase: Option<PhaseLatency>, whole: u64) -> Markup {
     html! {
         @match phase {
             Some(phase) => {
+                td.n { (grouped(phase.count)) }
                 td.n { (time_text(phase.p50)) }
                 td.n { (time_text(phase.p99)) }
                 td.n { (time_text(phase.max)) }
                 td.n { (percent(phase.sum, whole)) }
             }
             None => {
-                td.n { "unknown" } td.n {} td.n {} td.n {}
+                td.n { "-" } td.n { "-" } td.n { "-" } td.n { "-" } td.n { "-" }
             }
         }
     }

@@ -92,6 +92,7 @@ fn known(request: &TracedRequest) -> Vec<&'static str> {
         (request.is_dsync, "durable"),
         (request.is_extending == Some(true), "past the end of the file"),
         (request.is_unwritten == Some(true), "into unwritten blocks"),
+        (request.has_allocated, "with new blocks"),
         (request.has_cached_pages == Some(true), "with cached pages in the file"),
         (request.is_buffered, "through the page cache"),
         (request.is_punted, "by a worker of io_uring"),

@@ -4,6 +4,7 @@ use maud::{Markup, html};
 
 use crate::document::{Completions, Finding, PhaseLatency, Severity, Summary};
 use crate::findings::time_text;
+use crate::sentences;
 
 /// Files that are listed; the JSON document has them all.
 const FILES_MAX: usize = 50;
@@ -56,10 +57,9 @@ pub fn findings(summary: &Summary) -> Markup {
         section #findings {
             h2 { "Findings" }
             @if summary.requests == 0 {
-                p { "No direct I/O was seen: the command made no request with O_DIRECT, or none on \
-                     a file system or device that reports it." }
+                p { (sentences::without_requests(summary)) "." }
             } @else if summary.findings.is_empty() {
-                p { "None: nothing that was seen slowed it down." }
+                p { (sentences::without_findings(summary).0) "." }
             }
             @for finding in &summary.findings { (self::finding(finding)) }
         }

@@ -62,7 +62,7 @@ fn a_page_of_very_many_requests_is_bounded() {
 #[test]
 fn nothing_traced_makes_a_page_that_says_so() {
     let page = page_of(&Trace::default());
-    assert!(page.contains("No direct I/O was seen"));
+    assert!(page.contains("none on a file system; requests on raw devices"));
 }
 
 /// Returns the DOM and the log of a browser for a page; `None` if there is no browser.

@@ -3,6 +3,7 @@
 use super::{Join, Pending};
 use crate::event::{Begin, Event, IOCB_DURABLE, IOCB_NOWAIT, IOCB_POLLED};
 use crate::model::{Context, Door, RequestTimes, TracedOp, TracedRequest};
+use crate::names::FileId;
 
 impl Join {
     pub(super) fn begin(&mut self, event: &Event, begin: &Begin) {
@@ -53,15 +54,12 @@ impl Join {
 
     /// Returns a request with the facts of its begin.
     pub(super) fn pending(&mut self, event: &Event, begin: &Begin) -> Pending {
-        let next = self.inodes.len();
-        let file = *self.file_numbers.entry(begin.inode).or_insert(next);
-        if file == next {
-            self.inodes.push(begin.inode);
-        }
+        let file = self.number_of(FileId { inode: begin.inode, subvolume: None });
         let end = begin.position.saturating_add(begin.count);
         let op = if begin.is_write { TracedOp::Write } else { TracedOp::Read };
         let request = TracedRequest {
             file,
+            is_raw: begin.inode.number == 0,
             thread: event.thread,
             thread_name: String::new(),
             door: Door::Unknown,
@@ -72,6 +70,7 @@ impl Join {
             is_dsync: begin.flags & IOCB_DURABLE != 0,
             is_extending: (begin.inode.number != 0).then_some(end > begin.file_size),
             is_unwritten: None,
+            has_allocated: false,
             has_cached_pages: begin
                 .has_cached_pages
                 .or((self.has_cached && begin.inode.number != 0).then_some(false)),
@@ -91,10 +90,8 @@ impl Join {
             entry: None,
             is_polled: begin.flags & IOCB_POLLED != 0,
             can_wait: begin.flags & IOCB_NOWAIT == 0,
-            has_allocated: false,
             is_past_end: begin.inode.number != 0 && begin.position >= begin.file_size,
             is_complete: false,
-            is_raw: false,
             is_given_up: false,
             block: begin.block,
             readable: begin.count.min(begin.file_size.saturating_sub(begin.position)),

@@ -86,7 +86,7 @@ impl Join {
             if sectors.error != 0 {
                 pending.error.get_or_insert(sectors.error);
             }
-            match (pending.bios_left, pending.is_raw) {
+            match (pending.bios_left, pending.request.is_raw) {
                 (0, true) => self.raw_done(event, owner, sectors.error),
                 (0, false) => self.await_probe(owner, context),
                 _ => {}

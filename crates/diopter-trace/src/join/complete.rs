@@ -38,7 +38,7 @@ impl Join {
             self.syncing.remove(&event.thread);
             let pending = &mut self.requests[number];
             pending.request.waited_for_journal |= has_waited;
-            if has_converted && !pending.has_allocated {
+            if has_converted {
                 pending.request.is_unwritten = Some(true);
             }
         }
@@ -81,7 +81,11 @@ impl Join {
         request.context = Some(context);
         let moved = u64::try_from(result).unwrap_or_default();
         let is_short = request.op == TracedOp::Write && result >= 0 && moved < request.length;
-        request.is_buffered |= result == ENOTBLK || is_short;
+        // btrfs reads the rest through the page cache: compressed extents, and memory that is not
+        // there yet (`btrfs_file_read_iter` in fs/btrfs/file.c).
+        let is_btrfs = pending.inode.device.numbers().0 == 0;
+        let is_left = request.op == TracedOp::Read && result == 0 && pending.readable > 0;
+        request.is_buffered |= result == ENOTBLK || is_short || is_btrfs && is_left;
         if result == EAGAIN && !pending.can_wait {
             pending.is_given_up = true;
             self.given_up.insert(key, number);

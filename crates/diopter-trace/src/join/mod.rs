@@ -21,6 +21,7 @@ use crate::bios::Outstanding;
 use crate::event::{Event, Inode, Sectors, What};
 use crate::files::Files;
 use crate::model::{TracedBio, TracedQueue, TracedRequest};
+use crate::names::FileId;
 use crate::target::{Member, Scope};
 
 /// Bytes of a sector.
@@ -43,8 +44,8 @@ pub struct Join {
     /// True if probes show what events show since Linux 6.6.
     pub has_probes: bool,
     pub files: Files,
-    file_numbers: HashMap<Inode, usize>,
-    inodes: Vec<Inode>,
+    file_numbers: HashMap<FileId, usize>,
+    file_ids: Vec<FileId>,
     threads: HashMap<u32, Thread>,
     requests: Vec<Pending>,
     bios: Vec<TracedBio>,
@@ -101,12 +102,9 @@ struct Pending {
     is_polled: bool,
     /// True if it may wait: no other attempt follows.
     can_wait: bool,
-    has_allocated: bool,
     /// It begins at or behind the end of the file.
     is_past_end: bool,
     is_complete: bool,
-    /// It is of a raw device, and ends with its bios.
-    is_raw: bool,
     /// It was an attempt only; another request does its work.
     is_given_up: bool,
     /// The address of its control block; 0 where no probe shows it.
@@ -152,7 +150,7 @@ impl Join {
             has_probes: false,
             files,
             file_numbers: HashMap::new(),
-            inodes: Vec::new(),
+            file_ids: Vec::new(),
             threads: HashMap::new(),
             requests: Vec::new(),
             bios: Vec::new(),
@@ -205,8 +203,26 @@ impl Join {
     /// The name of a file by its number.
     #[must_use]
     pub fn name_of(&self, number: usize) -> PathBuf {
-        let inode = self.inodes.get(number).copied().unwrap_or_default();
-        PathBuf::from(self.files.name(inode))
+        let file = self.file_ids.get(number).copied().unwrap_or_default();
+        PathBuf::from(self.files.name(file))
+    }
+
+    fn number_of(&mut self, file: FileId) -> usize {
+        *self.file_numbers.entry(file).or_insert_with(|| {
+            self.file_ids.push(file);
+            self.file_ids.len() - 1
+        })
+    }
+
+    /// A thread looks an extent up: the file of the request that it hands down is of this
+    /// subvolume.
+    fn btrfs_extent(&mut self, thread: u32, subvolume: u64, number: u64) {
+        let Some(open) = self.threads.get(&thread).and_then(|thread| thread.open) else { return };
+        let inode = self.requests[open].inode;
+        if inode.number == number && inode.device.numbers().0 == 0 {
+            let file = FileId { inode, subvolume: Some(subvolume) };
+            self.requests[open].request.file = self.number_of(file);
+        }
     }
 
     fn add_found(&mut self, now: u64) {
@@ -278,8 +294,11 @@ impl Join {
             What::TaskEnded(task) => _ = self.threads.remove(&task),
             What::Moved { process, cgroup } => self.moved(process, cgroup),
             What::UnwrittenConverted(inode) => self.thread(thread).converted = Some(inode),
-            What::Allocated(inode) => {
-                self.with_open(thread, inode, |pending| pending.has_allocated = true);
+            What::Allocated { inode, is_data } => {
+                self.with_open(thread, inode, |pending| pending.request.has_allocated |= is_data);
+            }
+            What::BtrfsExtent { subvolume, number } => {
+                self.btrfs_extent(thread, subvolume, number);
             }
             What::SyncBegan(_) => {
                 self.syncing.insert(thread);

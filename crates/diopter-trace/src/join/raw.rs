@@ -55,7 +55,6 @@ impl Join {
         thread.open = None;
         let number = self.requests.len() - 1;
         let pending = &mut self.requests[number];
-        pending.is_raw = true;
         let door = pending.request.door;
         // A ring first tries without waiting, and the kernel refuses that to a bio that it would
         // have to cut, or has no room for; then a worker asks again.

@@ -2,6 +2,9 @@
 //! takes no more memory than a short one.
 
 use std::collections::HashMap;
+use std::path::Path;
+
+use diopter::probe::known;
 
 use super::{Join, Pending};
 use crate::model::{Context, Door, TracedBio, TracedOp, TracedRequest};
@@ -64,7 +67,12 @@ impl Join {
             let count = self.workers.len();
             trace.unknown.push(format!("{count} entries of rings that workers of the kernel took"));
         }
-        trace.files = self.inodes.iter().map(|inode| self.files.describe(*inode)).collect();
+        trace.files = self.file_ids.iter().map(|file| self.files.describe(*file)).collect();
+        trace.unseen_files = self.files.on_btrfs();
+        let is_btrfs = trace.files.iter().any(|file| file.file_system == "btrfs");
+        if is_btrfs || !trace.unseen_files.is_empty() {
+            trace.unknown.push(unseen(&trace.unseen_files));
+        }
         trace.queues = self.queues;
         trace.elapsed_ns = self.last;
     }
@@ -169,6 +177,19 @@ impl Join {
         }
         request
     }
+}
+
+/// Direct requests that btrfs serves through the page cache without iomap make no event that
+/// buffered ones do not make: misaligned ones, and since Linux 6.15 writes of files with checksums.
+fn unseen(files: &[String]) -> String {
+    let path = match files {
+        [path] => known::shell_word(Path::new(path)),
+        _ => "FILE".to_owned(),
+    };
+    format!(
+        "requests that btrfs served through the page cache: it has no event for misaligned ones, \
+         nor for writes with checksums; run `dio probe {path}`, which reports what it serves so"
+    )
 }
 
 fn renumbered(number: &mut usize, numbers: &[Option<usize>]) -> bool {

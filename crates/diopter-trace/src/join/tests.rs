@@ -1,8 +1,10 @@
 //! Events as a kernel would send them, and what they are joined to.
 
+mod btrfs;
+
 use super::complete::EAGAIN;
 use super::*;
-use crate::event::{Begin, Device, FLAG_HARD_IRQ, Flow, IOCB_NOWAIT};
+use crate::event::{Begin, Device, FLAG_HARD_IRQ, Flow, IOCB_NOWAIT, IOCB_WRITE};
 use crate::model::{Context, Door, Trace};
 use crate::totals::Collector;
 
@@ -441,4 +443,27 @@ fn a_thread_that_is_found_late_counts_from_its_start_or_else_from_then_on() {
     let scope = scope(20, 77);
     let join = Join::new(scope, Files::default(), true);
     assert_eq!(requests_of(join, 20, &[(3, What::TaskEnded(20)), (4, made)]), 3);
+}
+
+/// A write whose worker marks its blocks as written, with what was allocated for it.
+fn written(allocated: Option<bool>) -> TracedRequest {
+    let mut script = Script::new();
+    script.begin(ROOT, IOCB_WRITE);
+    if let Some(is_data) = allocated {
+        script.at(ROOT, What::Allocated { inode: inode(), is_data });
+    }
+    script.at(ROOT, What::BioQueued(Sectors { flow: Flow::Write, ..sectors(0) }));
+    script.at(KERNEL, What::UnwrittenConverted(inode())).complete(KERNEL);
+    script.end().requests.remove(0)
+}
+
+#[test]
+fn a_write_into_a_hole_is_into_unwritten_blocks_that_were_allocated_for_it() {
+    let facts = |allocated| {
+        let request = written(allocated);
+        (request.is_unwritten, request.has_allocated)
+    };
+    assert_eq!(facts(Some(true)), (Some(true), true));
+    assert_eq!(facts(None), (Some(true), false));
+    assert_eq!(facts(Some(false)), (Some(true), false), "blocks of the tree of extents only");
 }

@@ -78,9 +78,10 @@ fn requests_by_thread(trace: &Trace, requests: &[TracedRequest]) -> Vec<Group> {
 }
 
 fn slice_of_request(trace: &Trace, at: u64, request: &TracedRequest) -> Slice {
-    let mut from = request.times.begin;
-    let mut within = Vec::new();
     let phases = Phases::of(trace, request);
+    let first = if phases.submit.is_none() { request.times.submitted } else { None };
+    let mut from = first.unwrap_or(request.times.begin);
+    let mut within = Vec::new();
     for (name, length) in PHASE_NAMES.into_iter().zip(phases.in_order()) {
         // A phase without events is a gap until the next one that has a length.
         let Some(length) = length else { continue };

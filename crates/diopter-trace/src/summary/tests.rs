@@ -45,6 +45,24 @@ fn a_failed_request_moved_no_bytes_and_an_unfinished_one_all() {
 }
 
 #[test]
+fn failed_requests_are_counted_by_errno_and_have_no_times() {
+    let mut trace = Job::with(|job| job.requests = 100).trace();
+    for (request, result) in trace.requests.iter_mut().zip([-22, -22, -5, -512, -15]) {
+        request.result = Some(result);
+        request.times.woken = Some(1 << 40);
+    }
+    let report = summary(&trace);
+    let failures = report.failures.iter();
+    let failures: Vec<_> = failures.map(|one| (one.errno.as_str(), one.requests)).collect();
+    assert_eq!(failures, [("EINVAL", 2), ("EIO", 1), ("errno-512", 1)]);
+    // What the page cache serves after ENOTBLK did not fail.
+    assert_eq!((report.failed, report.by_file[0].failed), (4, 4));
+    assert_eq!(report.latency_ns.total.unwrap().count, 96);
+    assert_eq!(report.by_file[0].total_ns.unwrap().count, 96);
+    assert_eq!(report.requests, 100);
+}
+
+#[test]
 fn percentiles_are_those_of_a_sorted_list() {
     let mut trace = Job::with(|job| job.requests = 1000).trace();
     for (at, request) in (1_u64..).zip(&mut trace.requests) {

@@ -78,10 +78,10 @@ pub fn text(document: &TraceDiff, look: &Look) -> String {
         text.push_str(&look.entry(INDENT, "findings", "the same"));
     }
     put(&mut text, "");
-    text.push_str(&look.table(2, &changes(document)));
+    text.push_str(&look.fitted(2, &changes(document), &["b / a"]));
     if !files.is_empty() {
         put(&mut text, "");
-        text.push_str(&look.table(2, &files_table(document)));
+        text.push_str(&look.fitted(2, &files_table(document), &["bytes a", "bytes b"]));
         if files.len() > FILES_MAX {
             put(&mut text, &format!("  and {} more; --json lists all", files.len() - FILES_MAX));
         }

@@ -294,6 +294,7 @@ mod tests {
         let begin = number * 1_000;
         TracedRequest {
             file: 0,
+            is_raw: false,
             thread: 1,
             thread_name: "postgres".to_owned(),
             door: Door::Aio,
@@ -304,6 +305,7 @@ mod tests {
             is_dsync: false,
             is_extending: Some(false),
             is_unwritten: Some(false),
+            has_allocated: false,
             has_cached_pages: Some(false),
             is_buffered: number == 0,
             is_punted: false,

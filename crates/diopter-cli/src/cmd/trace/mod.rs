@@ -77,10 +77,7 @@ fn try_run(args: &TraceArgs, look: &Look) -> Result<u8, Failure> {
     }
     let look = if output.is_some() { Look { is_coloured: false, ..*look } } else { *look };
     let report = match format {
-        TraceFormat::Text => {
-            let is_short = output.is_none();
-            look.escaped(&text::of(&document, &look, is_short)).into_owned().into_bytes()
-        }
+        TraceFormat::Text => look.escaped(&text::of(&document, &look)).into_owned().into_bytes(),
         TraceFormat::Json => json(&document),
         TraceFormat::Perfetto => perfetto(&trace),
     };

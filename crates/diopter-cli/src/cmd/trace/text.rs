@@ -4,7 +4,7 @@
 use diopter_text::{Side, Table, untrusted};
 use diopter_trace::document::{Finding, PhaseLatency, Severity, Summary};
 use diopter_trace::findings::time_text;
-use diopter_trace::predict;
+use diopter_trace::{predict, sentences};
 
 use crate::cmd::finding::number;
 use crate::output::{Look, Tone, put, short_size};
@@ -14,8 +14,6 @@ use crate::size::size_text;
 const INDENT: usize = 12;
 /// Column in which the values of a finding begin.
 const FINDING_INDENT: usize = 10;
-/// Findings shown in full; of the others, only the evidence. More would fill the screen.
-const FINDINGS_IN_FULL: usize = 2;
 /// Limit of the files shown; the document has all.
 const FILES_MAX: usize = 8;
 /// Limit of the kinds of requests shown with what was expected of them.
@@ -23,35 +21,30 @@ const KINDS_MAX: usize = 12;
 /// Columns of a bar of 100 %.
 const BAR: u64 = 24;
 
-/// The report; with `is_short`, only the first findings in full.
-pub fn of(document: &Summary, look: &Look, is_short: bool) -> String {
+/// The report.
+pub fn of(document: &Summary, look: &Look) -> String {
     let mut text = String::new();
     put(&mut text, &look.paint(Tone::Head, &title(document)));
     text.push_str(&overview(document, look));
     warnings(&mut text, document, look);
     if document.requests == 0 {
         put(&mut text, "");
-        let who = if document.target.kind == "processes" { "processes" } else { "command" };
-        let who = if document.target.kind == "all" { "machine" } else { who };
-        let nothing = if document.raw_devices_are_known {
-            format!(
-                "no direct I/O was seen: the {who} made no request with O_DIRECT, or none on a \
-                 file system or device that has tracepoints"
-            )
-        } else {
-            "none on a file system; requests on raw devices are not recorded here".to_owned()
-        };
-        text.push_str(&look.entry(INDENT, "requests", &nothing));
+        text.push_str(&look.entry(INDENT, "requests", &sentences::without_requests(document)));
         return text;
     }
     put(&mut text, "");
-    findings(&mut text, document, look, is_short);
+    findings(&mut text, document, look);
     put(&mut text, &look.paint(Tone::Head, "\nwhere completions ran"));
     text.push_str(&completions(document, look));
-    put(&mut text, &look.paint(Tone::Head, "\nwhere the time went"));
-    text.push_str(&look.table(2, &phases(document)));
+    if document.latency_ns.total.is_some() {
+        put(&mut text, &look.paint(Tone::Head, "\nwhere the time went"));
+        text.push_str(&look.fitted(2, &phases(document), &["max", "requests", "share", "p99"]));
+        if let Some(sentence) = sentences::of_total(document) {
+            text.push_str(&look.entry(2, "", &sentence));
+        }
+    }
     put(&mut text, "");
-    text.push_str(&look.table(2, &files(document)));
+    text.push_str(&look.fitted(2, &files(document), &["on", "bios", "bytes", "p99", "p50"]));
     if document.by_file.len() > FILES_MAX {
         let more = document.by_file.len() - FILES_MAX;
         put(&mut text, &format!("  and {more} more; --json lists all"));
@@ -84,6 +77,7 @@ fn overview(document: &Summary, look: &Look) -> String {
         line.push_str(&format!(", cut into {} for devices", document.device_requests));
     }
     for (count, what) in [
+        (document.failed, "failed"),
         (document.reads_at_end, "at the end of the file"),
         (document.buffered, "through the page cache"),
     ] {
@@ -139,22 +133,18 @@ fn warnings(text: &mut String, document: &Summary, look: &Look) {
     }
 }
 
-fn findings(text: &mut String, document: &Summary, look: &Look, is_short: bool) {
-    let in_full = if is_short { FINDINGS_IN_FULL } else { usize::MAX };
+fn findings(text: &mut String, document: &Summary, look: &Look) {
     if document.findings.is_empty() {
-        let well = look.paint(Tone::Good, "none: nothing slowed it down");
-        text.push_str(&look.entry(INDENT, "findings", &well));
+        let (none, is_good) = sentences::without_findings(document);
+        let none = if is_good { look.paint(Tone::Good, &none) } else { none };
+        text.push_str(&look.entry(INDENT, "findings", &none));
         return;
     }
     for (at, finding) in document.findings.iter().enumerate() {
-        if at > 0 && at <= in_full {
+        if at > 0 {
             put(text, "");
         }
-        put(text, &head(finding, look));
-        if at >= in_full {
-            text.push_str(&look.entry(FINDING_INDENT, "  seen", &finding.evidence.seen));
-            continue;
-        }
+        text.push_str(&look.entry(0, "", &head(finding, look)));
         for (label, value) in [
             ("  seen", &finding.evidence.seen),
             ("  means", &finding.cause),
@@ -200,12 +190,13 @@ fn completions(document: &Summary, look: &Look) -> String {
             bar(count, document.requests),
         ]);
     }
-    look.table(2, &table)
+    look.fitted(2, &table, &["requests"])
 }
 
 fn phases(document: &Summary) -> Table {
     let mut table = Table::new(&[
-        ("phase", Side::Left),
+        ("phase", Side::Word),
+        ("requests", Side::Right),
         ("p50", Side::Right),
         ("p99", Side::Right),
         ("max", Side::Right),
@@ -224,15 +215,16 @@ fn phases(document: &Summary) -> Table {
         let mut row = vec![name.to_owned()];
         match phase {
             Some(phase) => {
+                row.push(phase.count.to_string());
                 row.extend(times(&phase));
                 row.extend([percent(phase.sum, whole), bar(phase.sum, whole)]);
             }
-            None => row.extend(["unknown", "", "", "", ""].map(str::to_owned)),
+            None => row.extend(["-", "-", "-", "-", "-", ""].map(str::to_owned)),
         }
         table.row(row);
     }
     if let Some(total) = latency.total {
-        let mut row = vec!["total".to_owned()];
+        let mut row = vec!["total".to_owned(), total.count.to_string()];
         row.extend(times(&total));
         row.extend([String::new(), String::new()]);
         table.row(row);
@@ -273,7 +265,7 @@ fn predictions(text: &mut String, document: &Summary, look: &Look) {
             untrusted::name(&one.path),
         ]);
     }
-    text.push_str(&look.table(2, &table));
+    text.push_str(&look.fitted(2, &table, &["file", "seen", "device requests", "expected"]));
     if document.predictions.len() > KINDS_MAX {
         let more = document.predictions.len() - KINDS_MAX;
         put(text, &format!("  and {more} more; --json lists all"));
@@ -316,7 +308,7 @@ fn files(document: &Summary) -> Table {
     ]);
     for file in document.by_file.iter().take(FILES_MAX) {
         let time = |pick: fn(&PhaseLatency) -> u64| {
-            file.total_ns.as_ref().map_or("unknown".to_owned(), |total| time_text(pick(total)))
+            file.total_ns.as_ref().map_or("-".to_owned(), |total| time_text(pick(total)))
         };
         table.row(vec![
             untrusted::name(&file.path),
@@ -349,7 +341,10 @@ fn bar(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use diopter_trace::document::{Completions, PhaseLatencies, PredictionSummary};
     use snapbox::{assert_data_eq, file};
 
     const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
@@ -361,22 +356,71 @@ mod tests {
 
     #[test]
     fn the_report_is_as_it_was() {
-        assert_data_eq!(
-            of(&document(), &LOOK, true),
-            file!["../../../tests/golden/trace.txt"].raw()
-        );
+        assert_data_eq!(of(&document(), &LOOK), file!["../../../tests/golden/trace.txt"].raw());
     }
 
     #[test]
-    fn the_report_fits_one_screen() {
-        let report = of(&document(), &LOOK, true);
-        assert!(report.lines().count() <= 48, "{}", report.lines().count());
+    fn every_finding_has_its_meaning_and_a_remedy() {
+        let document = document();
+        let report = of(&document, &LOOK);
+        for label in ["  seen ", "  means ", "  do "] {
+            let count = report.lines().filter(|line| line.starts_with(label)).count();
+            assert_eq!(count, document.findings.len(), "{label}: {report}");
+        }
         assert!(report.lines().skip(2).all(|line| line.chars().count() <= 80), "{report}");
     }
 
     #[test]
+    fn no_width_breaks_a_number() {
+        let with_digits = |report: &str| -> BTreeSet<String> {
+            let has_digit = |word: &&str| word.chars().any(|letter| letter.is_ascii_digit());
+            report.split_whitespace().filter(has_digit).map(str::to_owned).collect()
+        };
+        let predictions = vec![PredictionSummary {
+            op: "write".to_owned(),
+            requests: 1234,
+            completions: Completions { kworker: 1234, ..Completions::default() },
+            device_requests_max: 16,
+            ..PredictionSummary::default()
+        }];
+        let mut document = Summary { predictions, ..document() };
+        document.by_file[0].requests = 123_456_789;
+        document.by_file[0].path = "/a/long/path/to/a/file".to_owned();
+        document.latency_ns.wake.as_mut().unwrap().count = 30;
+        let whole = with_digits(&of(&document, &LOOK));
+        for width in 20..120 {
+            let look = Look::of_columns(false, Some(width));
+            let report = of(&document, &look);
+            let broken: Vec<String> = with_digits(&report).difference(&whole).cloned().collect();
+            assert!(broken.is_empty(), "{width}: {broken:?}\n{report}");
+            assert!(report.contains("123456789") && report.contains("158 us"), "{report}");
+            let is_wide = |line: &&str| line.chars().count() > width;
+            let wide: Vec<&str> = report.lines().filter(is_wide).collect();
+            assert!(wide.is_empty() || width < 40, "{width}: {wide:?}");
+        }
+    }
+
+    #[test]
+    fn a_phase_that_is_not_known_is_a_dash() {
+        let mut document = document();
+        document.latency_ns.submit = None;
+        let report = of(&document, &LOOK);
+        let submit = report.lines().find(|line| line.starts_with("  submit ")).unwrap();
+        let cells: Vec<&str> = submit.split_whitespace().skip(1).collect();
+        assert_eq!(cells, ["-"; 5]);
+    }
+
+    #[test]
+    fn a_trace_of_failures_has_no_table_of_times() {
+        let document = Summary { failed: 200, latency_ns: PhaseLatencies::default(), ..document() };
+        let report = of(&document, &LOOK);
+        assert!(report.contains("; 200 failed"), "{report}");
+        assert!(!report.contains("where the time went"), "{report}");
+    }
+
+    #[test]
     fn lost_events_come_before_every_figure() {
-        let report = of(&Summary { lost_events: 7, ..document() }, &LOOK, true);
+        let report = of(&Summary { lost_events: 7, ..document() }, &LOOK);
         let lost = report.find("7 events were lost").unwrap();
         assert!(lost < report.find("where completions ran").unwrap());
         assert!(lost < report.find("deferred-completion").unwrap());
@@ -384,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_command_without_direct_io_is_reported() {
-        let report = of(&Summary { requests: 0, ..document() }, &LOOK, true);
+        let report = of(&Summary { requests: 0, ..document() }, &LOOK);
         assert!(report.contains("no direct I/O was seen"), "{report}");
         assert!(!report.contains("where completions ran"), "{report}");
     }
@@ -393,7 +437,7 @@ mod tests {
     fn a_trace_without_raw_devices_does_not_deny_direct_io() {
         let unknown = vec!["requests on raw devices: no right to load a program".to_owned()];
         let blind = Summary { requests: 0, raw_devices_are_known: false, unknown, ..document() };
-        let text = of(&blind, &LOOK, true);
+        let text = of(&blind, &LOOK);
         assert!(!text.contains("no direct I/O was seen"), "{text}");
         assert!(text.contains("requests on raw devices are not recorded here"), "{text}");
         assert!(text.contains("no right to load a program"), "{text}");
@@ -401,7 +445,7 @@ mod tests {
 
     #[test]
     fn without_findings_it_says_so() {
-        let report = of(&Summary { findings: Vec::new(), ..document() }, &LOOK, true);
+        let report = of(&Summary { findings: Vec::new(), ..document() }, &LOOK);
         assert!(report.contains("findings    none"), "{report}");
     }
 

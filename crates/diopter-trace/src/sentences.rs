@@ -1,0 +1,112 @@
+//! Sentences that the text and the page have in common: what a trace without requests, or without
+//! findings, does and does not show.
+
+use crate::document::Summary;
+
+/// Returns the sentence for a document without requests.
+#[must_use]
+pub fn without_requests(document: &Summary) -> String {
+    let who = match document.target.kind.as_str() {
+        "processes" => "processes",
+        "all" => "machine",
+        _ => "command",
+    };
+    if !document.unseen_files.is_empty() {
+        return "none was seen, and btrfs has no event for those that it serves through the page \
+                cache: `dio probe FILE` reports whether it does"
+            .to_owned();
+    }
+    if !document.raw_devices_are_known {
+        return "none on a file system; requests on raw devices are not recorded here".to_owned();
+    }
+    format!(
+        "no direct I/O was seen: the {who} made no request with O_DIRECT, or none on a file system \
+         or device that has tracepoints, or it was refused before one; `dio probe FILE` reports \
+         what direct I/O on a file needs"
+    )
+}
+
+/// Returns the sentence for a document without findings, and true if it is good news: the time of
+/// requests went where it should.
+#[must_use]
+pub fn without_findings(document: &Summary) -> (String, bool) {
+    let phases = &document.latency_ns;
+    let sum = |phase: Option<crate::document::PhaseLatency>| phase.map_or(0, |phase| phase.sum);
+    let (wake, total) = (sum(phases.wake), sum(phases.total));
+    if document.lost_events > 0 {
+        return ("none in what was not lost".to_owned(), false);
+    }
+    if u128::from(wake) * 2 > u128::from(total) {
+        let percent = u128::from(wake) * 100 / u128::from(total.max(1));
+        let text = format!(
+            "none, but {percent} % of the time is wake-up: requests were complete, and their \
+             threads were busy, collect results in batches, or waited for a CPU"
+        );
+        return (text, false);
+    }
+    ("none: nothing slowed it down".to_owned(), true)
+}
+
+/// Returns the sentence for a total that not all requests have to their wake-up; `None` if it is
+/// the same for all.
+#[must_use]
+pub fn of_total(document: &Summary) -> Option<String> {
+    let total = document.latency_ns.total?.count;
+    let woken = document.latency_ns.wake.map_or(0, |wake| wake.count);
+    let rest = total.checked_sub(woken).filter(|rest| *rest > 0)?;
+    Some(if woken == 0 {
+        "the total is to the completion: no wake-up is known".to_owned()
+    } else {
+        format!(
+            "the total is to the wake-up for {woken} requests, and to the completion for {rest} \
+             whose wake-up is not known"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{PhaseLatencies, PhaseLatency};
+    use crate::summary::summary;
+    use crate::synthetic::Job;
+
+    fn with_wake(wake: u64) -> Summary {
+        let phase = |sum| Some(PhaseLatency { count: 10, sum, ..PhaseLatency::default() });
+        let latency_ns =
+            PhaseLatencies { wake: phase(wake), total: phase(1000), ..PhaseLatencies::default() };
+        Summary { latency_ns, requests: 10, ..Summary::default() }
+    }
+
+    #[test]
+    fn wake_ups_that_are_most_of_the_time_are_not_nothing() {
+        let (text, is_good) = without_findings(&with_wake(950));
+        assert!(!is_good && text.contains("95 % of the time is wake-up"), "{text}");
+        let (text, is_good) = without_findings(&with_wake(500));
+        assert!(is_good && text.contains("nothing slowed it down"), "{text}");
+        let lost = Summary { lost_events: 1, ..with_wake(0) };
+        assert!(!without_findings(&lost).1);
+    }
+
+    #[test]
+    fn a_total_of_two_kinds_says_how_many_there_are_of_each() {
+        let mut trace = Job::default().trace();
+        assert_eq!(of_total(&summary(&trace)), None);
+        trace.requests.iter_mut().take(30).for_each(|request| request.times.woken = None);
+        let text = of_total(&summary(&trace)).unwrap();
+        assert!(text.contains("for 170 requests, and to the completion for 30"), "{text}");
+        trace.requests.iter_mut().for_each(|request| request.times.woken = None);
+        assert!(of_total(&summary(&trace)).unwrap().contains("no wake-up is known"));
+    }
+
+    #[test]
+    fn a_trace_of_btrfs_without_requests_does_not_deny_direct_io() {
+        let raw_devices_are_known = true;
+        let none = Summary { raw_devices_are_known, ..Summary::default() };
+        assert!(without_requests(&none).contains("no direct I/O was seen"));
+        let unseen_files = vec!["/srv/a".to_owned()];
+        let text = without_requests(&Summary { unseen_files, ..none });
+        assert!(!text.contains("no direct I/O was seen"), "{text}");
+        assert!(text.contains("dio probe FILE"), "{text}");
+    }
+}
