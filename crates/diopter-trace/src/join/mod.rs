@@ -306,14 +306,16 @@ impl Join {
             What::SyncEnded(_) => {
                 self.syncing.remove(&thread);
             }
-            What::JournalCommits(_) => {
-                for waiting in &self.syncing {
-                    if let Some(thread) = self.threads.get_mut(waiting) {
-                        thread.has_waited_for_journal = true;
-                    }
-                }
-            }
+            What::JournalCommits(_) => self.journal_commits(),
             What::LogSlept => self.thread(thread).has_waited_for_journal = true,
+        }
+    }
+
+    fn journal_commits(&mut self) {
+        for waiting in &self.syncing {
+            if let Some(thread) = self.threads.get_mut(waiting) {
+                thread.has_waited_for_journal = true;
+            }
         }
     }
 
