@@ -3,7 +3,6 @@
 
 mod json_schema;
 
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -136,9 +135,7 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
     let path = dir.path();
     std::fs::write(path.join("mine"), b"precious").unwrap();
     std::fs::write(path.join("odd.fio"), "[a]\nsize=1m\nzonemode=zbd\n").unwrap();
-    let fio = path.join("fio");
-    std::fs::write(&fio, "#!/bin/sh\necho fio-2.1.10\n").unwrap();
-    std::fs::set_permissions(&fio, PermissionsExt::from_mode(0o755)).unwrap();
+    diopter_testkit::files::script(&path.join("fio"), "#!/bin/sh\necho fio-2.1.10\n");
     for (arguments, expected) in [
         (&["--rounds=0"][..], "--rounds 1 or more"),
         (&["mine"], "--overwrite"),

@@ -55,8 +55,8 @@ fn a_check_that_can_have_no_verdict_stops_git_bisect() {
 fn a_check_without_a_network_or_with_an_unsafe_cache_stops_git_bisect() {
     let dir = tempfile::tempdir().unwrap();
     let emulator = dir.path().join("qemu-system-x86_64");
-    std::fs::write(&emulator, "#!/bin/sh\necho 'QEMU emulator version 7.2'\n").unwrap();
-    std::fs::set_permissions(&emulator, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let version = "#!/bin/sh\necho 'QEMU emulator version 7.2'\n";
+    diopter_testkit::files::script(&emulator, version);
     let cache = dir.path().join("cache");
     let check = |path: &std::path::Path| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));

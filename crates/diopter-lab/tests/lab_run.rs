@@ -43,11 +43,9 @@ fn emulator(dir: &Path, cases: &str) -> Machine {
         dir.display()
     );
     let path = dir.join("qemu");
-    fs::write(&path, script).unwrap();
+    diopter_testkit::files::script(&path, &script);
     // The emulator has no root, and these scripts write into the directory.
-    for path in [path.as_path(), dir] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
-    }
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
     Machine::at(&path).unwrap()
 }
 

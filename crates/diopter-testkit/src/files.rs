@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use diopter_core::prng::Prng;
 use diopter_os::fiemap::fiemap;
@@ -36,6 +37,17 @@ pub fn on_disk() -> PathBuf {
 /// A new directory in [`on_disk`].
 pub fn dir() -> TempDir {
     tempfile::tempdir_in(on_disk()).unwrap()
+}
+
+/// Writes a script that every user may run. Another process writes the file: a descriptor of this
+/// one could be in a child of another test for a moment, and a file that is open for writing
+/// cannot be run.
+pub fn script(path: &Path, text: &str) {
+    let draft = path.with_extension("draft");
+    fs::write(&draft, text).unwrap();
+    let copied = Command::new("install").arg("-m777").args([&draft, path]).status();
+    assert!(copied.unwrap().success(), "{}", path.display());
+    fs::remove_file(&draft).unwrap();
 }
 
 /// Returns `dir` if its files can have user attributes; prints a skip if not.
