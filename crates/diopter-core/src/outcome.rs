@@ -16,7 +16,8 @@ pub enum RangeState {
     Failed(Errno),
     /// Never handed to the device.
     NotTried,
-    /// Handed to the device and cancelled, or lost with its backend: done or not is unknown.
+    /// Handed to the device and cancelled, or lost with its backend, or a write without a reply in
+    /// time: done or not is unknown.
     Unknown,
 }
 

@@ -51,6 +51,7 @@ const NAMES: &[(Errno, &str)] = &[
     (Errno::EOVERFLOW, "EOVERFLOW"),
     (Errno::EILSEQ, "EILSEQ"),
     (Errno::EOPNOTSUPP, "EOPNOTSUPP"),
+    (Errno::ESHUTDOWN, "ESHUTDOWN"),
     (Errno::ETIMEDOUT, "ETIMEDOUT"),
     (Errno::ESTALE, "ESTALE"),
     (Errno::EUCLEAN, "EUCLEAN"),
@@ -101,6 +102,7 @@ impl Errno {
     pub const EOVERFLOW: Errno = Errno(libc::EOVERFLOW);
     pub const EILSEQ: Errno = Errno(libc::EILSEQ);
     pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+    pub const ESHUTDOWN: Errno = Errno(libc::ESHUTDOWN);
     pub const ETIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
     pub const ESTALE: Errno = Errno(libc::ESTALE);
     pub const EUCLEAN: Errno = Errno(libc::EUCLEAN);

@@ -8,6 +8,7 @@ use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
 use crate::error::IoError;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
+use crate::request::RequestOp;
 use crate::stripe::StridedRange;
 use crate::units::{Bytes, FileRange};
 
@@ -70,7 +71,7 @@ pub fn note_parts(pending: &mut Pending, from: u64) -> u64 {
     for bio in &pending.window.ends {
         let (runs, state) = match bio.result {
             Ok(_) => (bio.runs.take(bio.moved()), RangeState::Done),
-            Err(errno) => (bio.runs, failed_state(errno)),
+            Err(errno) => (bio.runs, failed_state(pending.op, errno)),
         };
         if state == RangeState::NotTried {
             continue;
@@ -86,10 +87,12 @@ pub fn note_parts(pending: &mut Pending, from: u64) -> u64 {
     done
 }
 
-pub fn failed_state(errno: Errno) -> RangeState {
+pub fn failed_state(op: RequestOp, errno: Errno) -> RangeState {
+    // A write without a reply, or of a client that was cut off, may still take effect.
+    let is_lost = matches!(errno, Errno::ETIMEDOUT | Errno::ESHUTDOWN) && op == RequestOp::Write;
     if is_again(errno) {
         RangeState::NotTried
-    } else if errno == Errno::ECANCELED {
+    } else if errno == Errno::ECANCELED || is_lost {
         RangeState::Unknown
     } else {
         RangeState::Failed(errno)
@@ -127,7 +130,7 @@ pub fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
         None => error,
     };
     if pending.range.is_empty() {
-        let state = failed_state(failure.errno);
+        let state = failed_state(pending.op, failure.errno);
         return (Err(error), Outcome::whole(pending.range, state));
     }
     paint(&mut pending.report.parts, RangeOutcome { range: done, state: RangeState::Done });

@@ -109,7 +109,8 @@ fn note_not_durable(pending: &mut Pending) {
     let mut news: Vec<RangeOutcome> = written.iter().copied().map(unknown).collect();
     for bio in &pending.window.ends {
         // The data is there, whatever the result of a flush that was not started.
-        let state = match bio.result.map_or_else(failed_state, |_| done) {
+        let state = match bio.result.map_or_else(|errno| failed_state(pending.op, errno), |_| done)
+        {
             RangeState::NotTried => RangeState::Unknown,
             state => state,
         };
