@@ -1,6 +1,7 @@
 //! Runs one bio as one system call on the calling thread: preadv2, pwritev2, fdatasync, fsync,
 //! fallocate. No retries.
 
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, RawFd};
 
 use crate::errno::Errno;
@@ -105,8 +106,8 @@ pub fn read_once(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> Result<u
     Ok(rustix::io::retry_on_intr(|| rustix::io::pread(fd, &mut *buffer, offset))?)
 }
 
-/// A held bio on its way to a worker thread. Dropping it without running it leaves the bio held for
-/// ever, which leaks.
+/// A held bio on its way to a worker thread, or to a library that moves its bytes. Dropping it
+/// without running or finishing it leaves the bio held for ever, which leaks.
 pub struct HeldBio {
     slab: u64,
     id: BioId,
@@ -120,11 +121,18 @@ pub struct HeldBio {
 // descriptor stays open); the memory behind it is not touched by the slab's thread.
 unsafe impl Send for HeldBio {}
 
-/// The proof that a [`HeldBio`] was run: the kernel is done with its memory.
+/// The proof that a [`HeldBio`] was run or finished: nothing touches its memory any more.
 pub struct FinishedBio {
     slab: u64,
     id: BioId,
     result: BioResult,
+}
+
+impl FinishedBio {
+    #[must_use]
+    pub fn id(&self) -> BioId {
+        self.id
+    }
 }
 
 impl HeldBio {
@@ -140,7 +148,55 @@ impl HeldBio {
     /// Ends the bio with `ECANCELED`, without running it.
     #[must_use]
     pub fn withdraw(self) -> FinishedBio {
-        FinishedBio { slab: self.slab, id: self.id, result: Err(Errno::ECANCELED) }
+        self.finish(Err(Errno::ECANCELED))
+    }
+
+    #[must_use]
+    pub fn id(&self) -> BioId {
+        self.id
+    }
+
+    /// Returns the bio's description.
+    #[must_use]
+    pub fn spec(&self) -> BioSpec {
+        self.spec
+    }
+
+    /// Returns the address and the length of each range of its memory, in the order of its bytes.
+    /// The memory is the holder's, to write for a read and to read for a write, until
+    /// [`HeldBio::finish`], and for ever if the bio is dropped.
+    pub fn segments(&self) -> impl Iterator<Item = (*mut u8, usize)> + '_ {
+        (0..self.count as usize).map(|index| {
+            // SAFETY: there are `count` segments, which the slab keeps while the bio is held.
+            let segment = unsafe { self.iovecs.wrapping_add(index).read() };
+            (segment.iov_base.cast::<u8>(), segment.iov_len)
+        })
+    }
+
+    /// Fills the bytes of a read in `range` with zeros.
+    ///
+    /// # Panics
+    /// Panics for what is not a read, and past the bio's length.
+    pub fn fill_zeros(&mut self, range: Range<usize>) {
+        assert_eq!(self.spec.op, Op::Read, "only a read fills memory");
+        assert!(range.end <= self.spec.length() as usize, "in the bounds of the bio");
+        let mut before = 0;
+        for (address, length) in self.segments() {
+            let start = range.start.clamp(before, before + length) - before;
+            let end = range.end.clamp(before, before + length) - before;
+            before += length;
+            if start < end {
+                // SAFETY: the bytes are inside a segment, whose memory is the holder's.
+                unsafe { address.wrapping_add(start).write_bytes(0, end - start) };
+            }
+        }
+    }
+
+    /// Ends the bio with the result of the code that moved its bytes. Code that gave addresses of
+    /// [`HeldBio::segments`] away calls this once they are not used any more.
+    #[must_use]
+    pub fn finish(self, result: BioResult) -> FinishedBio {
+        FinishedBio { slab: self.slab, id: self.id, result }
     }
 }
 

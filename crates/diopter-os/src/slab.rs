@@ -252,6 +252,16 @@ impl Slab {
         self.here().slot(id).spec.get()
     }
 
+    /// Returns the object of a bio; `None` for a simulated disk.
+    ///
+    /// # Panics
+    /// Panics for an id that is not in use.
+    #[must_use]
+    pub fn object(&self, id: BioId) -> Option<OpenObject> {
+        let this = self.here();
+        this.objects.get(this.slot(id).object.get())
+    }
+
     /// Returns the number of segments of a bio.
     ///
     /// # Panics

@@ -13,5 +13,7 @@ mod loader;
 
 pub mod striper;
 
+pub mod backend;
+
 pub use error::{Error, ErrorKind};
 pub use loader::{Cluster, Completed, Connect, Library, Pool, Queue, Stat, WriteOp};

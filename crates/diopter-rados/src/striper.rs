@@ -5,6 +5,7 @@
 mod attributes;
 mod extents;
 mod lease;
+mod ready;
 mod shorten;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,7 @@ pub use attributes::{Attributes, Layout};
 use crate::error::{Error, ErrorKind, shown};
 use crate::loader::{Completed, Pool, Queue, WriteOp};
 use extents::Extent;
+pub(crate) use extents::OPERATION_BYTES_MAX;
 use lease::Lease;
 
 /// The lease of the lock: how long a process that was killed blocks a removal.
@@ -317,18 +319,11 @@ impl File {
     /// a part may be written then. [`Error::is_unknown`] is true if a part may be written later.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let lease = self.lease_to("write")?;
-        let name = || shown(&self.name);
-        let end = offset.checked_add(bytes.len() as u64);
-        let Some(end) = end.filter(|end| *end <= attributes::SIZE_MAX) else {
-            return Err(Error::invalid(format!("write {}: it would end past 2^63 - 1", name())));
-        };
-        if bytes.is_empty() {
+        let end = offset.saturating_add(bytes.len() as u64);
+        if bytes.is_empty() && end <= attributes::SIZE_MAX {
             return Ok(());
         }
-        lease.prove()?;
-        self.grow(lease, end)?;
-        // Raising the size may have taken long.
-        lease.prove()?;
+        self.make_ready(true, end)?;
         let extents = extents::of(&self.layout, offset, bytes.len());
         if let Some(only) = single(&extents) {
             self.pool.write(&self.object(only), only.offset, bytes)?;

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use super::places::Places;
 use crate::object::OpenObject;
 
-/// The index for a bio without a descriptor.
+/// The index for a bio on an object that owns nothing.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
 /// Size of the cache of recently used entries, indexed by the object's number.
@@ -39,13 +39,13 @@ impl Objects {
     /// Counts one more bio of `object`; returns the index of its entry.
     #[inline(always)]
     pub fn enter(&self, object: &OpenObject) -> u32 {
-        if object.file().is_none() {
+        if !object.is_owner() {
             return NOWHERE;
         }
         let recent = &self.recent[object.handle().raw_fd().unsigned_abs() as usize % RECENT];
         let mut entries = self.entries.borrow_mut();
         let entry = &mut entries[recent.get() as usize];
-        // The entry owns its file, so no other file has its number.
+        // The entry owns its object, so no other object has its number.
         if entry.object.as_ref().is_some_and(|its| its.handle() == object.handle()) {
             entry.bios += 1;
             return recent.get();
@@ -85,6 +85,11 @@ impl Objects {
             entry.object = None;
             self.free.push(place);
         }
+    }
+
+    /// Returns the object of an entry that is in use.
+    pub fn get(&self, place: u32) -> Option<OpenObject> {
+        self.entries.borrow().get(place as usize)?.object.clone()
     }
 
     /// Keeps every object open until the process ends.

@@ -124,3 +124,34 @@ fn a_simulated_disk_is_refused_by_every_system_call() {
         assert_eq!(rw::run_lent(&object, 0, RwFlags::DSYNC, lent), Err(Errno::EBADF));
     }
 }
+
+#[test]
+fn a_remote_object_is_open_while_a_bio_names_it_and_its_holder_has_the_memory() {
+    let slab = slab(1, 4, 1);
+    let alive = std::sync::Arc::new(());
+    let object = OpenObject::remote(std::sync::Arc::clone(&alive)).expect("a number");
+    let memory = adopted(&slab, &[7; 16]);
+    let stride = Some(crate::Stride { head: 2, run: 3, period: 5 });
+    let span = Some(Span { memory, start: 1, length: 7, stride });
+    let draft = BioSpec { op: Op::Read, object: &object, offset: 9, span, flags: RwFlags::NONE };
+    let id = slab.build(draft).expect("a slot");
+    drop(object);
+    assert_eq!(std::sync::Arc::strong_count(&alive), 2, "the bio keeps it open");
+    let its = slab.object(id).expect("a remote object");
+    assert!(its.as_remote::<std::sync::Arc<()>>().is_some());
+    drop(its);
+    let mut bio = slab.hold_for_thread(id);
+    assert_eq!((bio.id(), bio.spec()), (id, slab.spec(id)));
+    let segments: Vec<(usize, usize)> =
+        bio.segments().map(|(address, length)| (address.addr(), length)).collect();
+    let first = segments[0].0;
+    assert_eq!(segments, [(first, 2), (first + 4, 3), (first + 9, 2)]);
+    bio.fill_zeros(1..6);
+    check_panics("in the bounds of the bio", || bio.fill_zeros(6..8));
+    let finished = bio.finish(Ok(6));
+    assert_eq!((finished.id(), slab.give_back(finished)), (id, (id, Ok(6))));
+    slab.retire(id);
+    assert_eq!(std::sync::Arc::strong_count(&alive), 1);
+    let bytes = slab.release(memory).expect("nothing is held");
+    assert_eq!(bytes[..], [7, 7, 0, 7, 7, 0, 0, 0, 7, 7, 0, 7, 7, 7, 7, 7]);
+}

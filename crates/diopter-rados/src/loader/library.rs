@@ -73,6 +73,11 @@ functions! {
     rados_write_op_remove(Handle);
     rados_write_op_exec(Handle, *const c_char, *const c_char, *const c_char, usize, *mut c_int);
     rados_write_op_operate(Handle, Handle, Object, *mut libc::time_t, c_int) -> c_int;
+    rados_write_op_write(Handle, *const c_char, usize, u64);
+    rados_create_read_op() -> Handle;
+    rados_release_read_op(Handle);
+    rados_read_op_read(Handle, u64, usize, *mut c_char, *mut usize, *mut c_int);
+    rados_aio_read_op_operate(Handle, Handle, Handle, Object, c_int) -> c_int;
     rados_aio_create_completion2(*mut c_void, Callback, *mut Handle) -> c_int;
     rados_aio_release(Handle);
     rados_aio_get_return_value(Handle) -> c_int;

@@ -136,6 +136,11 @@ pub fn object_name(object: &[u8]) -> Result<CString, Error> {
     c_string("object", object)
 }
 
+/// Fails for a name that no object can have here.
+pub fn check_name(object: &[u8]) -> Result<(), Error> {
+    object_name(object).map(drop)
+}
+
 impl Pool {
     /// Returns an operation without steps.
     #[must_use]

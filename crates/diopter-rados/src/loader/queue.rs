@@ -1,26 +1,22 @@
 //! Asynchronous operations: submitted here, completed by a thread of librados, which puts the
 //! result into the queue and signals its eventfd.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::Errno;
-use rustix::time::Timespec;
-
-use super::library::{Functions, Handle, changed, checked};
-use super::pool::{Flights, Pool, object_name};
+use super::done::Done;
+use super::library::{Callback, Functions, Handle, changed, checked};
+use super::pool::{Flights, Pool, Shared, object_name};
 use super::write_op::WriteOp;
 use crate::error::Error;
 
 /// The results of one owner's operations, in the order in which they complete.
 pub struct Queue {
     pool: Pool,
-    done: Arc<Done>,
+    done: Arc<Done<Completed>>,
     in_flight: usize,
 }
 
@@ -35,13 +31,6 @@ pub struct Completed {
     pub result: Result<usize, Error>,
 }
 
-/// The part of a queue that callbacks share with it, and that outlives both.
-struct Done {
-    completed: Mutex<VecDeque<Completed>>,
-    /// Readable if `completed` became non-empty since the owner last found it empty.
-    event: OwnedFd,
-}
-
 /// An operation in flight: the argument of its callback, which takes it back.
 struct Operation {
     token: u64,
@@ -51,7 +40,7 @@ struct Operation {
     /// The text for an error.
     what: String,
     is_change: bool,
-    done: Arc<Done>,
+    done: Arc<Done<Completed>>,
     flights: Arc<Flights>,
     functions: Arc<Functions>,
 }
@@ -87,34 +76,41 @@ unsafe extern "C" fn completed(completion: Handle, argument: *mut c_void) {
     drop(functions);
 }
 
-impl Done {
-    fn push(&self, completed: Completed) {
-        let mut queue = self.completed.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.push_back(completed);
-        if queue.len() == 1 {
-            // Fails only if the counter is full, and then it is readable already.
-            rustix::io::write(&self.event, &1u64.to_ne_bytes()).ok();
-        }
+/// Starts an operation of a pool. Returns what librados returned: below 0 the operation was
+/// refused, and the callback does not run.
+///
+/// # Safety
+/// The callback takes the argument, once and on any thread. `start` passes the completion on to one
+/// function of librados that starts an operation, and returns what that returned.
+pub unsafe fn submit_to(
+    shared: &Shared,
+    (callback, argument): (Callback, *mut c_void),
+    start: impl FnOnce(&Functions, Handle, Handle) -> i32,
+) -> i32 {
+    let functions = shared.functions();
+    let mut completion = null_mut();
+    // SAFETY: the function writes one handle; the callback takes the argument, by this function's
+    // contract.
+    let code = unsafe {
+        (functions.rados_aio_create_completion2)(argument, callback, &raw mut completion)
+    };
+    if code < 0 {
+        return code;
     }
-
-    fn pop(&self) -> Option<Completed> {
-        self.completed.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    shared.flights.add();
+    let code = start(functions, shared.context, completion);
+    // SAFETY: this is the reference of the creator; librados has another one in flight.
+    unsafe { (functions.rados_aio_release)(completion) };
+    if code < 0 {
+        shared.flights.remove();
     }
-
-    /// Returns what completed first; clears the event if nothing did.
-    fn take(&self) -> Option<Completed> {
-        self.pop().or_else(|| {
-            // Fails if it is clear already.
-            rustix::io::read(&self.event, &mut [0; 8]).ok();
-            self.pop()
-        })
-    }
+    code
 }
 
 impl AsFd for Queue {
     /// Readable once an operation completed; [`take`](Queue::take) until it returns `None` then.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.done.event.as_fd()
+        self.done.as_fd()
     }
 }
 
@@ -124,10 +120,7 @@ impl Queue {
     /// # Errors
     /// Fails if the process has no descriptor left.
     pub fn new(pool: &Pool) -> Result<Queue, Error> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| Error::system("create an eventfd", &error.into()))?;
-        let done = Arc::new(Done { completed: Mutex::default(), event });
-        Ok(Queue { pool: pool.clone(), done, in_flight: 0 })
+        Ok(Queue { pool: pool.clone(), done: Arc::new(Done::new()?), in_flight: 0 })
     }
 
     /// Returns how many operations were submitted and not taken.
@@ -243,28 +236,14 @@ impl Queue {
         submit: impl FnOnce(&Start) -> i32,
     ) -> Result<(), Error> {
         let shared = &self.pool.shared;
-        let functions = shared.functions();
         let (address, length) = (operation.memory.as_mut_ptr(), operation.memory.len());
         let operation = Box::into_raw(Box::new(operation));
-        let mut completion = null_mut();
-        // SAFETY: the function writes one handle; the argument is what the callback takes back.
-        let mut code = unsafe {
-            (functions.rados_aio_create_completion2)(
-                operation.cast(),
-                completed,
-                &raw mut completion,
-            )
+        // SAFETY: the argument is what the callback takes back.
+        let code = unsafe {
+            submit_to(shared, (completed, operation.cast()), |functions, context, completion| {
+                submit(&Start { functions, context, completion, address, length })
+            })
         };
-        if code >= 0 {
-            shared.flights.add();
-            let context = shared.context;
-            code = submit(&Start { functions, context, completion, address, length });
-            // SAFETY: this is the reference of the creator; librados has another one in flight.
-            unsafe { (functions.rados_aio_release)(completion) };
-            if code < 0 {
-                shared.flights.remove();
-            }
-        }
         if code < 0 {
             // SAFETY: librados refused the operation, so that no callback takes it back.
             let operation = unsafe { Box::from_raw(operation) };
@@ -283,6 +262,7 @@ impl Queue {
 
     /// Waits for a completion; `None` if nothing is in flight, or the time ran out.
     pub fn wait(&mut self, bound: Option<Duration>) -> Option<Completed> {
+        const SLICE: Duration = Duration::from_secs(60);
         let end = bound.and_then(|bound| Instant::now().checked_add(bound));
         loop {
             if let Some(completed) = self.take() {
@@ -295,11 +275,7 @@ impl Queue {
             if left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            match poll(&mut [PollFd::new(&self.done.event, PollFlags::IN)], left.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => unreachable!("poll of one open descriptor: {error}"),
-            }
+            self.done.wait(left.unwrap_or(SLICE));
         }
     }
 }

@@ -107,6 +107,21 @@ impl WriteOp {
         Ok(self)
     }
 
+    /// Writes bytes at an offset; the object is created if it is missing.
+    #[must_use]
+    pub fn write(self, offset: u64, bytes: &[u8]) -> WriteOp {
+        // SAFETY: the operation is valid; the bytes are copied into it.
+        unsafe {
+            (self.functions.rados_write_op_write)(
+                self.handle,
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                offset,
+            );
+        }
+        self
+    }
+
     /// Removes the object; fails with `ENOENT` if it is missing.
     #[must_use]
     pub fn remove(self) -> WriteOp {

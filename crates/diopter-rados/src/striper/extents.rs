@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::attributes::Layout;
 
 /// Bytes of one operation at most: stores refuse more than `osd_max_write_size`, 90 MiB.
-const OPERATION_BYTES_MAX: u64 = 64 << 20;
+pub const OPERATION_BYTES_MAX: u64 = 64 << 20;
 
 /// A range of one object, and where its bytes are in the caller's memory.
 #[derive(Debug, PartialEq, Eq)]

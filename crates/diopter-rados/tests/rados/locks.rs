@@ -113,19 +113,22 @@ fn a_lease_is_renewed_while_the_file_is_open() {
     assert!(!is_removed(ceph, "renewed"));
 }
 
+/// Takes the lock of a striped object away from its only holder.
+pub fn break_lock(ceph: &Ceph, name: &str) {
+    let info = lock_of(ceph, name);
+    let (cookies, holders) = (values(&info, "cookie"), values(&info, "name"));
+    let holder = holders.iter().find(|name| name.starts_with("client.")).expect(&info);
+    let cookie = ["--lock-cookie", cookies[0]];
+    ceph.must(&[&["lock", "break", &first(name), "striper.lock", holder], &cookie[..]].concat());
+}
+
 #[test]
 fn a_lock_that_was_broken_is_not_taken_again_and_nothing_is_written() {
     let Some(ceph) = ceph() else { return };
     let pool = ceph.pool();
     let file = File::create(&pool, b"broken", Layout::default(), SHORT).unwrap();
     file.write_at(0, b"text").unwrap();
-    let info = lock_of(ceph, "broken");
-    let (cookies, holders) = (values(&info, "cookie"), values(&info, "name"));
-    let holder = holders.iter().find(|name| name.starts_with("client.")).expect(&info);
-    let cookie = ["--lock-cookie", cookies[0]];
-    ceph.must(
-        &[&["lock", "break", &first("broken"), "striper.lock", holder], &cookie[..]].concat(),
-    );
+    break_lock(ceph, "broken");
     let error = until("the loss", || file.write_at(0, b"text").err());
     assert_eq!(error.kind(), ErrorKind::Lease, "{error}");
     let error = file.write_at(0, b"late, and longer").unwrap_err();

@@ -18,10 +18,10 @@ const LENGTH_MAX: u64 = 700_000;
 const WHOLE_EVERY: u64 = 500;
 
 /// A generator of random numbers: xorshift64*.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -29,7 +29,7 @@ impl Random {
     }
 
     /// A number of bytes: each order of magnitude is as likely, and so are borders of blocks.
-    fn length(&mut self, max: u64) -> u64 {
+    pub fn length(&mut self, max: u64) -> u64 {
         let bits = self.below(21);
         let near = (1u64 << bits) + self.below(1 << bits);
         match self.below(4) {
@@ -40,12 +40,12 @@ impl Random {
     }
 }
 
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     let given = std::env::var("DIOPTER_SEED").ok().map(|text| text.parse().expect("a number"));
     given.unwrap_or(0x5eed_d10d)
 }
 
-fn requests() -> u64 {
+pub fn requests() -> u64 {
     let is_soak = std::env::var("DIOPTER_SOAK").is_ok_and(|text| !text.is_empty() && text != "0");
     if is_soak { 100_000 } else { 3_000 }
 }

@@ -3,6 +3,7 @@
 
 mod bench;
 mod clauses;
+mod remote;
 mod wicked;
 
 use diopter_testkit::env;

@@ -15,7 +15,10 @@ use diopter_os::{
     Slab, SlabShape, Span,
 };
 
+use diopter_rados::backend::Rados;
+
 use super::env;
+use super::remote::{self, Remote};
 
 /// Bytes of a block: every bio's offset, length and address is a multiple, so that any backend
 /// takes it.
@@ -52,6 +55,8 @@ pub enum Kind {
     LadderUring,
     LadderAio,
     LadderThreads,
+    RadosWhole,
+    RadosColumn,
 }
 
 impl Kind {
@@ -76,6 +81,8 @@ impl Kind {
             Kind::LadderUring,
             Kind::LadderAio,
             Kind::LadderThreads,
+            Kind::RadosWhole,
+            Kind::RadosColumn,
         ]
     }
 
@@ -85,8 +92,13 @@ impl Kind {
     }
 
     /// Returns true if it serves files of this machine.
-    pub fn is_real(self) -> bool {
-        !matches!(self, Kind::Null | Kind::Sim | Kind::SimSwarm(_))
+    pub fn serves_files(self) -> bool {
+        !self.is_rados() && !matches!(self, Kind::Null | Kind::Sim | Kind::SimSwarm(_))
+    }
+
+    /// Returns true if it serves objects of a cluster.
+    fn is_rados(self) -> bool {
+        matches!(self, Kind::RadosWhole | Kind::RadosColumn)
     }
 
     /// Returns true if it is, or is sure to become, io_uring.
@@ -108,7 +120,9 @@ impl Kind {
 
     /// Returns true if it works here; prints a skip when it does not.
     fn works_here(self) -> bool {
-        (!self.is_uring() || env::has_uring()) && (!self.is_aio() || env::has_aio())
+        (!self.is_uring() || env::has_uring())
+            && (!self.is_aio() || env::has_aio())
+            && (!self.is_rados() || remote::pool().is_some())
     }
 }
 
@@ -116,6 +130,7 @@ impl Kind {
 enum Object {
     File(OpenObject),
     Disk(World, OpenObject),
+    Remote(Remote),
 }
 
 /// A backend, wrapped in [`Checked`], and an object of [`BLOCKS`] blocks whose bytes show where
@@ -147,13 +162,18 @@ impl Bench {
     pub fn new(kind: Kind) -> Bench {
         let slab = Slab::new(SHAPE);
         let bytes: Vec<u8> = (0..BLOCKS as usize * BLOCK_BYTES).map(initial).collect();
-        let object = if kind.is_real() {
-            let file = tempfile::tempfile().unwrap();
-            std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
-            Object::File(OpenObject::new(file.into()))
-        } else {
-            let world = World::new(vec![Disk::new(1 << 20, BLOCK, BLOCK)]);
-            Object::Disk(world, OpenObject::simulated(0))
+        let object = match kind {
+            Kind::RadosWhole => Object::Remote(Remote::whole(&bytes)),
+            Kind::RadosColumn => Object::Remote(Remote::column(&bytes)),
+            Kind::Null | Kind::Sim | Kind::SimSwarm(_) => {
+                let world = World::new(vec![Disk::new(1 << 20, BLOCK, BLOCK)]);
+                Object::Disk(world, OpenObject::simulated(0))
+            }
+            _ => {
+                let file = tempfile::tempfile().unwrap();
+                std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+                Object::File(OpenObject::new(file.into()))
+            }
         };
         let backend = backend(kind, &slab, &object);
         let mut bench =
@@ -171,6 +191,7 @@ impl Bench {
     pub fn object(&self) -> &OpenObject {
         match &self.object {
             Object::File(object) | Object::Disk(_, object) => object,
+            Object::Remote(remote) => remote.object(),
         }
     }
 
@@ -184,6 +205,7 @@ impl Bench {
                 bytes
             }
             Object::Disk(world, _) => world.with_disk(0, |disk| disk.live().to_vec()),
+            Object::Remote(remote) => remote.content(),
         }
     }
 
@@ -289,6 +311,7 @@ fn backend(kind: Kind, slab: &Slab, object: &Object) -> Box<dyn Backend> {
         Kind::LadderUring => ladder(BackendKind::Uring),
         Kind::LadderAio => ladder(BackendKind::Aio),
         Kind::LadderThreads => ladder(BackendKind::Threads),
+        Kind::RadosWhole | Kind::RadosColumn => Box::new(Rados::new(slab, DEPTH).unwrap()),
     }
 }
 

@@ -222,7 +222,7 @@ fn a_read_at_the_end_of_the_object_is_short_and_past_it_moves_nothing() {
 #[test]
 fn an_error_is_a_result_and_comes_back_like_any_other() {
     on_every_backend(|bench| {
-        if !bench.kind.is_real() {
+        if !bench.kind.serves_files() {
             return;
         }
         let named = tempfile::NamedTempFile::new().unwrap();
@@ -247,7 +247,7 @@ fn a_bio_for_another_kind_of_backend_is_refused_by_each() {
             // It looks at no object.
             return;
         }
-        let foreign = if bench.kind.is_real() {
+        let foreign = if bench.kind.serves_files() {
             OpenObject::simulated(0)
         } else {
             OpenObject::new(tempfile::tempfile().unwrap().into())

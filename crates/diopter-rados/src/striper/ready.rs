@@ -1,0 +1,58 @@
+//! The size and the lock of a striped object, as the engine's backend needs them.
+
+use std::sync::atomic::Ordering;
+
+use super::lease::Lease;
+use super::{Access, File, attributes, object_name};
+use crate::error::{Error, shown};
+use crate::loader::Pool;
+
+impl File {
+    /// Returns the size if it is known and a read or write that ends at `end` may start now.
+    pub(crate) fn ready(&self, is_write: bool, end: u64) -> Option<u64> {
+        let known = self.size.load(Ordering::Relaxed);
+        let lease = self.lease.as_ref()?;
+        (end <= known && (!is_write || self.is_writable()) && lease.is_held()).then_some(known)
+    }
+
+    /// Makes a read or write that ends at `end` ready, and returns the size: asks the cluster for
+    /// it, or raises it before a write. Blocks.
+    pub(crate) fn make_ready(&self, is_write: bool, end: u64) -> Result<u64, Error> {
+        if !is_write {
+            return self.size_for(end);
+        }
+        let lease = self.lease_to("write")?;
+        if end > attributes::SIZE_MAX {
+            let name = shown(&self.name);
+            return Err(Error::invalid(format!("write {name}: it would end past 2^63 - 1")));
+        }
+        lease.prove()?;
+        self.grow(lease, end)?;
+        // Raising the size may have taken long.
+        lease.prove()?;
+        Ok(self.size.load(Ordering::Relaxed))
+    }
+
+    /// Fails if the lock that it was opened with may be lost.
+    pub(crate) fn prove(&self) -> Result<(), Error> {
+        self.lease.as_ref().map_or(Ok(()), Lease::prove)
+    }
+
+    /// Returns true if it is open for writing.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.access == Access::Write
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) fn object_name(&self, object: u64) -> Vec<u8> {
+        object_name(&self.name, object)
+    }
+
+    /// Returns the size, which is trusted under the lock alone.
+    pub(crate) fn size_now(&self) -> Result<u64, Error> {
+        self.size_for(0)
+    }
+}
