@@ -64,6 +64,9 @@ impl Machine {
             Place::Inside { image, .. } => {
                 Err(Trouble::Run(format!("{}: the file is in an image", image.display())))
             }
+            Place::Objects(place) => {
+                Err(Trouble::Run(format!("{}: the file is in a cluster", place.name)))
+            }
         }
     }
 
@@ -155,9 +158,11 @@ impl Runner for Machine {
         let place = self.targets.current().place(job)?;
         if self.environment.is_none() || is_fresh(job) {
             let path = match &place {
-                Place::File(path) | Place::Inside { image: path, .. } => path,
+                Place::File(path) | Place::Inside { image: path, .. } => path.clone(),
+                // The machine's; the cluster's devices are not known here.
+                Place::Objects(_) => self.targets.current().dir()?,
             };
-            self.environment = Some(environment::of(path));
+            self.environment = Some(environment::of(&path));
         }
         let dir = self.targets.current().dir()?;
         let (job, way, warmup_ns) = (job.clone(), column.way.clone(), self.warmup_ns);

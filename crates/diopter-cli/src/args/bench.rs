@@ -19,6 +19,7 @@ Examples:
   dio bench --job iomap-4k --fs ext4,xfs /mnt/scratch
   dio bench nightly.fio                  # a job file of fio, as it is
   dio bench nightly.fio --with fio --json-out tonight.json --html tonight.html
+  dio bench --job lustre-stripes rados:data/bench --preset lustre-2.13,lustre-2.14,diopter
   dio bench --overwrite /dev/nvme1n1";
 
 const ABOUT_JOBS: &str = "\
@@ -44,13 +45,15 @@ Exit status:
 /// file. Each list (L) is comma-separated; the matrix is the product of the lists.
 ///
 /// In a directory, a scratch file is created, allocated, written once, and removed. An existing
-/// file or block device is written only with --overwrite, a mounted device never.
+/// file or block device is written only with --overwrite, a mounted device never. In a Ceph
+/// cluster, objects whose names begin with NAME are made and removed.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = format!("{EXAMPLES}\n\n{ABOUT_JOBS}\n\n{ABOUT_RESULTS}\n\n{ABOUT_SIZES}")
 )]
 pub struct BenchArgs {
-    /// A directory for a scratch file, a file, a block device, or a job file of fio [default: .]
+    /// A directory for a scratch file, a file, a block device, a name in a Ceph cluster
+    /// (`rados:POOL/NAME`), or a job file of fio [default: .]
     #[arg(value_name = "DIR|NAME")]
     pub name: Option<PathBuf>,
     /// Under a minute: diopter against linux-5.5 and lustre-2.13
@@ -89,6 +92,10 @@ pub struct BenchArgs {
     /// is lost.
     #[arg(long, value_name = "L", value_delimiter = ',')]
     pub fs: Vec<String>,
+    /// Stripe the new file over N objects, SIZE bytes on each in turn: 16x4k
+    #[arg(long, value_name = "NxSIZE", value_parser = values::stripes)]
+    #[arg(conflicts_with_all = ["quick", "fs"])]
+    pub stripes: Option<(u16, u64)>,
     /// Run fio on the same file with the same job: fio:libaio, fio:io_uring, fio:psync
     ///
     /// `fio` alone is the ioengine of the job file.

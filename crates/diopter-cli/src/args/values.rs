@@ -18,6 +18,17 @@ Sizes:
   4096, 4k, 1M, 2G, 4KiB, 1MiB are bytes and powers of 1024; 4kB, 1MB, 2GB are powers of 1000.
   Ambiguous sizes, such as 1mi or 4KB, are refused.";
 
+/// Parses the objects and the bytes of a stripe of a striped file: `16x4k`.
+pub(super) fn stripes(text: &str) -> Result<(u16, u64), String> {
+    let (count, bytes) = text.split_once('x').ok_or("write NxSIZE, such as 16x4k")?;
+    let number = count.parse().ok().filter(|number| *number > 0);
+    let count = number.ok_or_else(|| format!("`{count}` is not a number of objects"))?;
+    match size::parse(bytes)? {
+        0 => Err("a stripe has no bytes".to_owned()),
+        bytes => Ok((count, bytes)),
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendName {
     /// The best that works on this machine

@@ -1,5 +1,6 @@
 //! `dio` with striped objects of a Ceph cluster, next to Ceph's own tool.
 
+mod bench;
 mod check;
 mod cp;
 mod facts;

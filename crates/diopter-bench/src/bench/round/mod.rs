@@ -5,6 +5,7 @@
 mod counted;
 mod usage;
 
+mod objects;
 mod order;
 mod pace;
 
@@ -14,6 +15,7 @@ mod engine;
 mod fio;
 
 pub use fio::{FioCommand, command_of, parse_version, version_of};
+pub use objects::ObjectsPlace;
 pub use order::{Facts, Place, Reply, RoundOrder, RoundResult, Way};
 pub use usage::Seen;
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::objects::ObjectsPlace;
 use super::usage::Seen;
 use crate::document::{Job, Sample};
 
@@ -47,6 +48,8 @@ pub enum Place {
         image: PathBuf,
         path: String,
     },
+    /// Objects of a Ceph cluster.
+    Objects(ObjectsPlace),
 }
 
 /// The result of a round.

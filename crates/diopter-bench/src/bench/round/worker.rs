@@ -11,8 +11,11 @@ use diopter::{File, FinishedRequest, IoBuf, OpenOptions, Policies, Request, Requ
 use diopter_core::backend::{Backend, BackendKind, SelectedBackend};
 use diopter_core::completion::CompletionPlace;
 use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Target, TargetRef};
 use diopter_core::prng::Prng;
 use diopter_core::{clock, limits};
+use diopter_os::Slab;
+use diopter_rados::backend::Rados;
 
 use super::counted::Counted;
 use super::order::{Place, RoundOrder};
@@ -60,7 +63,7 @@ pub struct DirectionTally {
 pub struct Worker {
     engine: Engine,
     bios: Arc<AtomicU64>,
-    file: File,
+    file: Subject,
     offsets: Offsets,
     idle: Vec<IoBuf>,
     /// Memory whose place in the queue a sync has.
@@ -69,6 +72,21 @@ pub struct Worker {
     block_bytes: u64,
     /// The backend, and its features in use.
     pub choice: (String, Vec<String>),
+}
+
+/// The file of a round: of this machine, or of a cluster.
+enum Subject {
+    File(File),
+    Objects(TargetRef),
+}
+
+impl AsRef<Arc<Target>> for Subject {
+    fn as_ref(&self) -> &Arc<Target> {
+        match self {
+            Subject::File(file) => file.as_ref(),
+            Subject::Objects(target) => target.as_ref(),
+        }
+    }
 }
 
 impl Worker {
@@ -81,14 +99,12 @@ impl Worker {
         let job = &order.job;
         let bios = Arc::new(AtomicU64::new(0));
         let slab = Engine::slab();
-        let selected =
-            SelectedBackend::set_up(&slab, limits::DEPTH_MAX, backend, UringOptions::DEFAULT)
-                .map_err(|error| error.to_string())?;
+        let selected = set_up(&slab, &order.place, backend)?;
         let name = selected.capabilities().name.to_owned();
         let features = selected.features().into_iter();
         let flags = features.filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned());
         let choice = (name, flags.collect());
-        let counted = Counted::new(Box::new(selected), Arc::clone(&bios));
+        let counted = Counted::new(selected, Arc::clone(&bios));
         // The job sets the number of requests in flight; the engine needs no reserve.
         let policies = Policies { depth: DepthPolicy::Fixed(limits::DEPTH_MAX), ..policies };
         let engine = Engine::on_backend(slab, Box::new(counted), policies);
@@ -148,8 +164,9 @@ impl Worker {
         tally.contexts.deferred = ran(CompletionPlace::Worker);
         tally.contexts.task = ran(CompletionPlace::Caller);
         self.drain()?;
-        if order.job.ends_with_fsync {
-            self.file.sync_all().map_err(|error| error.to_string())?;
+        // What a cluster has taken is durable.
+        if let (true, Subject::File(file)) = (order.job.ends_with_fsync, &self.file) {
+            file.sync_all().map_err(|error| error.to_string())?;
         }
         Ok(tally)
     }
@@ -261,7 +278,17 @@ fn is_over(job: &Job, elapsed_ns: u64, moved: u64) -> bool {
     }
 }
 
-fn open(place: &Place, order: &RoundOrder) -> Result<File, String> {
+/// Returns the backend for the bios of a place.
+fn set_up(slab: &Slab, place: &Place, kind: BackendKind) -> Result<Box<dyn Backend>, String> {
+    if let Place::Objects(_) = place {
+        let rados = Rados::new(slab, limits::DEPTH_MAX).map_err(|error| error.to_string())?;
+        return Ok(Box::new(rados));
+    }
+    let selected = SelectedBackend::set_up(slab, limits::DEPTH_MAX, kind, UringOptions::DEFAULT);
+    Ok(Box::new(selected.map_err(|error| error.to_string())?))
+}
+
+fn open(place: &Place, order: &RoundOrder) -> Result<Subject, String> {
     let job = &order.job;
     let mut options =
         OpenOptions::new().read(true).write(job.rw.has_writes()).striped(true).clone();
@@ -274,8 +301,9 @@ fn open(place: &Place, order: &RoundOrder) -> Result<File, String> {
         Place::Inside { image, path } => {
             Image::open_with(image, &options).and_then(|image| image.file(path.as_bytes()))
         }
+        Place::Objects(place) => return place.open().map(Subject::Objects),
     };
-    opened.map_err(|error| error.to_string())
+    opened.map(Subject::File).map_err(|error| error.to_string())
 }
 
 impl Tally {

@@ -20,11 +20,15 @@ pub fn remove_if_there(path: &Path) -> Result<(), Trouble> {
     }
 }
 
-pub fn make_striped((path, objects): (&Path, &Path), shape: &str) -> Result<(), String> {
+/// Returns the objects and the bytes of a stripe of `4x1048576`.
+pub fn shape_of(shape: &str) -> Result<(usize, u64), String> {
     let numbers = shape.split_once('x');
     let numbers = numbers.and_then(|(count, size)| Some((count.parse().ok()?, size.parse().ok()?)));
-    let (count, stripe_size): (usize, u64) =
-        numbers.ok_or_else(|| format!("invalid shape `{shape}`; write 4x1048576"))?;
+    numbers.ok_or_else(|| format!("invalid shape `{shape}`; write 4x1048576"))
+}
+
+pub fn make_striped((path, objects): (&Path, &Path), shape: &str) -> Result<(), String> {
+    let (count, stripe_size) = shape_of(shape)?;
     if path.exists() {
         return Ok(());
     }
@@ -65,6 +69,8 @@ pub fn drop_cache(place: &Place) {
     let path = match place {
         Place::File(path) => path,
         Place::Inside { image, .. } => image,
+        // The stores have no page cache of this machine's.
+        Place::Objects(_) => return,
     };
     let options = diopter::File::options().read(true).striped(true).clone();
     let Ok(file) = options.open(path) else { return };

@@ -11,6 +11,7 @@ mod fresh;
 
 mod check;
 mod make;
+mod objects;
 
 mod several;
 
@@ -19,16 +20,20 @@ pub use path::{TargetPath, size_of};
 pub use several::Targets;
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::campaign::Trouble;
-use super::round::Place;
+use super::round::{ObjectsPlace, Place};
 use crate::document::Job;
 use check::{check_device, check_file, check_space};
 use fill::Stop;
 use fresh::FreshFileSystem;
-use make::{drop_cache, make_image, make_striped, remove_if_there};
+use make::{drop_cache, make_image, make_striped, remove_if_there, shape_of};
+use objects::Objects;
 use scratch::Scratch;
+
+/// Bytes of a stripe where there is one object only: more than an object can have.
+const WHOLE_BYTES: u64 = 1 << 40;
 
 /// The target that jobs run on.
 pub struct BenchTarget {
@@ -39,6 +44,8 @@ pub struct BenchTarget {
     fresh: Option<FreshFileSystem>,
     /// Made for the last row; the next may reuse it.
     made: Option<Made>,
+    /// Made for the last row in a cluster.
+    objects: Option<Objects>,
     /// Holds a device so that no process mounts it meanwhile.
     _held: Option<File>,
 }
@@ -81,14 +88,15 @@ impl BenchTarget {
             TargetPath::Device(path) => {
                 held = Some(check_device(path, (jobs, writes), may_overwrite)?);
             }
+            TargetPath::Objects(_) => {}
         }
         if jobs.iter().any(is_fresh) {
             // mkfs and mount need exclusive access to the device.
             held = None;
             fresh::check(&named, jobs)?;
         }
-        let (scratch, fresh, made) = (None, None, None);
-        Ok(BenchTarget { named, may_overwrite, stop, scratch, fresh, made, _held: held })
+        let (scratch, fresh, made, objects) = (None, None, None, None);
+        Ok(BenchTarget { named, may_overwrite, stop, scratch, fresh, made, objects, _held: held })
     }
 
     /// Prepares what a row needs.
@@ -108,7 +116,7 @@ impl BenchTarget {
         if made.is_some_and(|made| made.target == job.target && made.bytes >= bytes) {
             return Ok(());
         }
-        self.made = None;
+        (self.made, self.objects) = (None, None);
         let place = match (self.named.clone(), job.target.as_str()) {
             (TargetPath::Dir(_), "") => self.scratch_file(bytes)?,
             (TargetPath::Dir(_), target) => self.scratch_target(target, bytes)?,
@@ -119,6 +127,7 @@ impl BenchTarget {
                 }
                 Place::File(path)
             }
+            (TargetPath::Objects(name), target) => self.objects(&name, target, bytes)?,
             (named, target) => {
                 let (shown, kind) = (named.path().display(), target.split(':').next());
                 let kind = kind.unwrap_or_default();
@@ -152,7 +161,7 @@ impl BenchTarget {
 
     /// Removes the scratch files of its rows.
     fn release(&mut self) {
-        (self.fresh, self.made, self.scratch) = (None, None, None);
+        (self.fresh, self.made, self.scratch, self.objects) = (None, None, None, None);
     }
 
     /// Removes what only one row needed.
@@ -170,6 +179,27 @@ impl BenchTarget {
 
     fn scratch_beside(&mut self) -> Result<(), Trouble> {
         self.scratch().map(|_| ())
+    }
+
+    /// Makes the objects of a row in a cluster.
+    fn objects(&mut self, name: &Path, target: &str, bytes: u64) -> Result<Place, Trouble> {
+        self.scratch_beside()?;
+        let (count, stripe_size) = match target.split_once(':') {
+            Some(("striped", shape)) => shape_of(shape).map_err(Trouble::Run)?,
+            None if target.is_empty() => (1, WHOLE_BYTES),
+            _ => {
+                return Err(Trouble::Run(format!(
+                    "{}: no `{target}` in a cluster",
+                    name.display()
+                )));
+            }
+        };
+        let name = name.to_str().ok_or_else(|| Trouble::Run("a name is text".to_owned()))?;
+        let place = ObjectsPlace { name: name.to_owned(), count, stripe_size };
+        let objects = Objects::make(place, bytes, &self.stop)?;
+        let place = objects.place.clone();
+        self.objects = Some(objects);
+        Ok(Place::Objects(place))
     }
 
     fn scratch_file(&mut self, bytes: u64) -> Result<Place, Trouble> {
@@ -206,6 +236,8 @@ impl BenchTarget {
 fn scratch_dir(named: &TargetPath) -> PathBuf {
     match named {
         TargetPath::Dir(dir) => dir.clone(),
-        TargetPath::File(_) | TargetPath::Device(_) => std::env::temp_dir(),
+        TargetPath::File(_) | TargetPath::Device(_) | TargetPath::Objects(_) => {
+            std::env::temp_dir()
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use diopter_core::backend::BackendKind;
+use diopter_rados::name::Name;
 
 /// The path named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +15,9 @@ pub enum TargetPath {
     /// An existing file.
     File(PathBuf),
     Device(PathBuf),
+    /// `rados:[CONF!]POOL[@NAMESPACE]/NAME`: objects whose names begin with NAME are made, and
+    /// removed.
+    Objects(PathBuf),
 }
 
 impl TargetPath {
@@ -23,6 +27,10 @@ impl TargetPath {
     /// It does not exist, or cannot be measured on.
     pub fn of(path: &Path) -> Result<TargetPath, String> {
         let shown = path.display();
+        if let Some(name) = Name::parse(path.as_os_str()) {
+            name.map_err(|error| error.to_string())?;
+            return Ok(TargetPath::Objects(path.to_owned()));
+        }
         let found = fs::metadata(path)
             .map_err(|error| format!("{shown}: {error}; name a directory, a file or a device"))?;
         let kind = found.file_type();
@@ -39,7 +47,10 @@ impl TargetPath {
 
     pub fn path(&self) -> &Path {
         match self {
-            TargetPath::Dir(path) | TargetPath::File(path) | TargetPath::Device(path) => path,
+            TargetPath::Dir(path)
+            | TargetPath::File(path)
+            | TargetPath::Device(path)
+            | TargetPath::Objects(path) => path,
         }
     }
 }
@@ -48,7 +59,7 @@ impl TargetPath {
 #[must_use]
 pub fn size_of(path: &Path) -> Option<u64> {
     match TargetPath::of(path).ok()? {
-        TargetPath::Dir(_) => None,
+        TargetPath::Dir(_) | TargetPath::Objects(_) => None,
         TargetPath::File(path) => {
             diopter::File::options().read(true).striped(true).open(path).ok()?.size().ok()
         }

@@ -178,6 +178,9 @@ fn draft(args: &BenchArgs, named: &Named<'_>, rounds: u32) -> Result<Draft, Stri
         let kinds: Vec<Option<String>> = args.fs.iter().cloned().map(Some).collect();
         replace(&mut axes.file_system, &kinds);
         part.base.read_percent = args.rwmixread.unwrap_or(part.base.read_percent);
+        if let Some((count, bytes)) = args.stripes {
+            part.base.target = format!("striped:{count}x{bytes}");
+        }
         part.base.offset = args.offset.unwrap_or(part.base.offset);
     }
     Ok(draft)
