@@ -232,8 +232,7 @@ fn package_of(file: &str) -> Option<Package> {
 /// [`LabError::NoKernel`] with the nearest.
 pub fn place_of(candidates: &[Candidate], asked: &str) -> Result<usize, LabError> {
     let is_meant = |candidate: &Candidate| {
-        let series = version::series(&candidate.version);
-        candidate.label == asked || candidate.release == asked || series.as_deref() == Some(asked)
+        candidate.label == asked || catalog::is_meant(&candidate.release, &candidate.version, asked)
     };
     let meant = candidates.iter().enumerate().filter(|(_, candidate)| is_meant(candidate));
     let best = meant.max_by_key(|(index, candidate)| (candidate.has_modules, *index));
@@ -242,6 +241,18 @@ pub fn place_of(candidates: &[Candidate], asked: &str) -> Result<usize, LabError
         let nearest = catalog::nearest(&series, asked);
         LabError::NoKernel { asked: asked.to_owned(), nearest, because: String::new() }
     })
+}
+
+/// Returns the places of the good and the bad end.
+fn ends_of(candidates: &[Candidate], question: &Question) -> Result<(usize, usize), LabError> {
+    let ends = (place_of(candidates, &question.good)?, place_of(candidates, &question.bad)?);
+    if ends.0 == ends.1 {
+        return Err(LabError::Choice(format!(
+            "{} is both the good and the bad end; name two kernels",
+            candidates[ends.0].label
+        )));
+    }
+    Ok(ends)
 }
 
 /// Searches, and reports each kernel before it is measured.
@@ -255,7 +266,7 @@ pub fn search(
     question: &Question,
     observe: &(dyn Fn(&str) + Sync),
 ) -> Result<Bisection, LabError> {
-    let ends = (place_of(candidates, &question.good)?, place_of(candidates, &question.bad)?);
+    let ends = ends_of(candidates, question)?;
     let plan = Plan {
         jobs: vec![question.job.clone()],
         engines: vec![question.engine],
@@ -386,6 +397,22 @@ mod tests {
         assert_eq!(place_of(&all, "7.3").unwrap(), 3);
         let message = place_of(&all, "6.12").unwrap_err().to_string();
         assert!(message.contains("there are 6.18, 7.2"), "{message}");
+    }
+
+    #[test]
+    fn a_kernel_that_is_both_ends_is_refused() {
+        let all = [candidate("6.18.15-1", true), candidate("7.2.9-1", true)];
+        let job = Job::default();
+        let question = |good: &str, bad: &str| Question {
+            metric: Metric::Contexts,
+            job: job.clone(),
+            engine: Engine::Libaio,
+            good: good.to_owned(),
+            bad: bad.to_owned(),
+        };
+        assert_eq!(ends_of(&all, &question("7.2", "6.18")).unwrap(), (1, 0));
+        let message = ends_of(&all, &question("7.2", "7.2.9")).unwrap_err().to_string();
+        assert!(message.contains("7.2.9 is both the good and the bad end"), "{message}");
     }
 
     #[test]

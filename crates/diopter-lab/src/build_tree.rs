@@ -25,12 +25,14 @@ const RELEASE_MAX: u64 = 4 << 10;
 /// Files and directories that are looked at in a tree without a list of its modules.
 const ENTRIES_MAX: usize = 1 << 20;
 /// Drivers and file systems of the lab, with their options.
-const DRIVERS: [(&str, &str); 6] = [
+const DRIVERS: [(&str, &str); 8] = [
     ("null_blk", "CONFIG_BLK_DEV_NULL_BLK"),
     ("nvme", "CONFIG_BLK_DEV_NVME"),
     ("configfs", "CONFIG_CONFIGFS_FS"),
     ("ext4", "CONFIG_EXT4_FS"),
     ("xfs", "CONFIG_XFS_FS"),
+    ("btrfs", "CONFIG_BTRFS_FS"),
+    ("f2fs", "CONFIG_F2FS_FS"),
     ("vfat", "CONFIG_VFAT_FS"),
 ];
 /// Options without which no guest starts, reports or is measured.
@@ -287,7 +289,7 @@ mod tests {
         for (prefix, ending) in [("kernel/", "ko"), ("", "ko"), ("", "o")] {
             let made = Made::built("m");
             let mut order = String::new();
-            for name in ["ext4", "null-blk", "nvme", "configfs", "xfs", "vfat"] {
+            for name in ["ext4", "null-blk", "nvme", "configfs", "xfs", "btrfs", "f2fs", "vfat"] {
                 writeln!(order, "{prefix}drivers/{name}.{ending}").unwrap();
                 made.add(&format!("drivers/{name}.ko"), b"");
             }
@@ -303,7 +305,10 @@ mod tests {
             let tree = read(made.0.path()).unwrap();
             assert_eq!(tree.release.as_deref(), Some("6.19.0-rc1+"));
             let names: Vec<&str> = tree.modules.keys().map(String::as_str).collect();
-            assert_eq!(names, ["configfs", "ext4", "null_blk", "nvme", "vfat", "xfs"]);
+            assert_eq!(
+                names,
+                ["btrfs", "configfs", "ext4", "f2fs", "null_blk", "nvme", "vfat", "xfs"]
+            );
             assert_eq!(tree.modules["null_blk"], made.0.path().join("drivers/null-blk.ko"));
         }
     }

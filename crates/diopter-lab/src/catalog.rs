@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::choice::Flavour;
 use crate::version;
 
 /// Names of packages with parts of a kernel begin so.
@@ -125,14 +126,37 @@ fn build_of(release: &str, version: &str, found: &Found<'_>) -> Option<Build> {
     })
 }
 
-/// The one that is meant: the best of a series (`6.1`), of an upstream version (`6.18.15`), or the
-/// one of a release (`5.10.0-46-amd64`).
+/// The one that is meant: the best of a series (`6.1`), of an upstream version (`6.18.15`), of
+/// either in a flavour (`6.1-amd64`), or the one of a release (`5.10.0-46-amd64`).
 #[must_use]
 pub fn choose<'a>(builds: &'a [Build], asked: &str) -> Option<&'a Build> {
-    let is_meant = |build: &&Build| {
-        build.series == asked || build.release == asked || build.upstream() == asked
-    };
-    builds.iter().filter(is_meant).max_by(|left, right| left.compare(right))
+    let meant = builds.iter().filter(|build| is_meant(&build.release, &build.version, asked));
+    meant.max_by(|left, right| left.compare(right))
+}
+
+/// Returns true if a kernel is one of those that `asked` means.
+#[must_use]
+pub fn is_meant(release: &str, version: &str, asked: &str) -> bool {
+    let (name, flavour) = Flavour::split(asked);
+    let is_named =
+        version::upstream(version) == name || version::series(version).as_deref() == Some(name);
+    release == asked || (is_named && flavour.has(release))
+}
+
+/// The best build of each series that has modules, oldest first.
+#[must_use]
+pub fn each(builds: &[Build], flavour: Flavour) -> Vec<&Build> {
+    let is_usable = |build: &&Build| build.has_modules && flavour.has(&build.release);
+    let mut best: BTreeMap<&str, &Build> = BTreeMap::new();
+    for build in builds.iter().filter(is_usable) {
+        let known = best.entry(&build.series).or_insert(build);
+        if known.compare(build).is_lt() {
+            *known = build;
+        }
+    }
+    let mut each: Vec<&Build> = best.into_values().collect();
+    each.sort_by(|left, right| version::compare_series(&left.series, &right.series));
+    each
 }
 
 /// One build for each upstream version, in order: what a search goes through.
@@ -229,6 +253,34 @@ mod tests {
         assert_eq!(chosen("5.10.223"), Some("5.10.0-32-cloud-amd64"));
         assert_eq!(chosen("5.10.0-46-amd64"), Some("5.10.0-46-amd64"));
         assert_eq!(chosen("6.6"), None);
+    }
+
+    #[test]
+    fn a_flavour_narrows_a_series_and_a_version() {
+        let builds = builds(&sample());
+        let chosen = |asked| choose(&builds, asked).map(|build| build.release.as_str());
+        assert_eq!(chosen("5.10-amd64"), Some("5.10.0-46-amd64"));
+        assert_eq!(chosen("5.10.262-amd64"), Some("5.10.0-46-amd64"));
+        assert_eq!(chosen("7.2-amd64"), None);
+    }
+
+    #[test]
+    fn each_series_with_modules_is_taken_once_in_the_order_of_versions() {
+        let mut packages = sample();
+        packages.push(package("linux-image-5.9.0-1-amd64", "5.9.1-1", "x"));
+        let builds = builds(&packages);
+        let releases = |flavour| {
+            let each = each(&builds, flavour).into_iter();
+            each.map(|build| build.release.as_str()).collect::<Vec<_>>()
+        };
+        let expected = [
+            "5.9.0-1-amd64",
+            "5.10.0-46-cloud-amd64",
+            "6.1.0-56-cloud-amd64",
+            "7.2.9+deb13-cloud-amd64",
+        ];
+        assert_eq!(releases(Flavour::Any), expected);
+        assert_eq!(releases(Flavour::Full), ["5.9.0-1-amd64", "5.10.0-46-amd64"]);
     }
 
     #[test]

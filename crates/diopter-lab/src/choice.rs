@@ -1,4 +1,4 @@
-//! Which kernel is meant: the words of `--kernel`.
+//! Which kernels are meant: the words of `--kernel`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,6 +13,58 @@ pub enum Choice {
     Named(String),
     /// Files of the user: an image, a directory of modules, packages.
     Files(Vec<PathBuf>),
+}
+
+/// Kernels, as a person names them: one, or one of each series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    One(Choice),
+    /// The newest of each series that has modules, of a flavour or of any.
+    Each(Flavour),
+}
+
+/// The configuration that a kernel of Debian was built with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// That for virtual machines, which is smaller, where there is one.
+    Any,
+    /// `-amd64`: for all machines.
+    Full,
+}
+
+const EACH: &str = "each";
+/// How the releases of [`Flavour::Full`] end.
+const FULL: &str = "-amd64";
+const CLOUD: &str = "-cloud-amd64";
+
+impl Flavour {
+    /// The flavour that a name ends with, and what is before it: `6.1-amd64`.
+    #[must_use]
+    pub fn split(asked: &str) -> (&str, Flavour) {
+        match asked.strip_suffix(FULL) {
+            Some(name) => (name, Flavour::Full),
+            None => (asked, Flavour::Any),
+        }
+    }
+
+    /// Returns true if it has a kernel of this release.
+    #[must_use]
+    pub fn has(self, release: &str) -> bool {
+        self == Flavour::Any || !release.ends_with(CLOUD)
+    }
+}
+
+impl FromStr for Selection {
+    type Err = LabError;
+
+    /// `each`, `each-amd64`, or one as [`Choice`] has them.
+    fn from_str(text: &str) -> Result<Selection, LabError> {
+        let (name, flavour) = Flavour::split(text);
+        if name == EACH {
+            return Ok(Selection::Each(flavour));
+        }
+        text.parse().map(Selection::One)
+    }
 }
 
 impl FromStr for Choice {
@@ -72,6 +124,15 @@ mod tests {
         assert_eq!("./bzImage:mods".parse::<Choice>().unwrap(), files(&["./bzImage", "mods"]));
         assert_eq!("linux.deb".parse::<Choice>().unwrap(), files(&["linux.deb"]));
         assert_eq!("./bzImage:mods".parse::<Choice>().unwrap().to_string(), "./bzImage:mods");
+    }
+
+    #[test]
+    fn each_series_may_be_meant_where_several_kernels_are() {
+        assert_eq!("each".parse::<Selection>().unwrap(), Selection::Each(Flavour::Any));
+        assert_eq!("each-amd64".parse::<Selection>().unwrap(), Selection::Each(Flavour::Full));
+        let one = Choice::Named("6.1-amd64".to_owned());
+        assert_eq!("6.1-amd64".parse::<Selection>().unwrap(), Selection::One(one));
+        assert!("each".parse::<Choice>().is_err() && "each-6.1".parse::<Selection>().is_err());
     }
 
     #[test]

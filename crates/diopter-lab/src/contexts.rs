@@ -27,9 +27,9 @@ pub fn contexts(trace: &TraceRecord, engine: Engine) -> Contexts {
 }
 
 /// Returns true if a workqueue's function completes direct I/O: `iomap_dio_complete_work`,
-/// `dio_aio_complete_work`, `xfs_end_io`, whatever they will be called next.
+/// `dio_aio_complete_work`, `xfs_end_io`, `btrfs_end_bio_work`, whatever they will be called next.
 fn is_completion(work: &str) -> bool {
-    ["dio_", "end_io", "endio", "bio_complete"].iter().any(|part| work.contains(part))
+    ["dio_", "end_io", "endio", "end_bio", "bio_complete"].iter().any(|part| work.contains(part))
 }
 
 #[cfg(test)]

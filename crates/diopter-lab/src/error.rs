@@ -134,6 +134,8 @@ pub enum BootError {
     Hang(Duration, String),
     /// The guest printed nothing on its console for so long; the last lines.
     Quiet(Duration, String),
+    /// The guest printed more than the lab keeps; the console's last lines of what is kept.
+    Flood(String),
     /// The guest ended, but did not say that it came to the end of its script; the last lines.
     Silent(String),
     /// The user asked to stop.
@@ -148,6 +150,7 @@ impl BootError {
             BootError::Panic(lines)
             | BootError::Hang(_, lines)
             | BootError::Quiet(_, lines)
+            | BootError::Flood(lines)
             | BootError::Silent(lines) => lines,
             BootError::NoQemu | BootError::Emulator(_) | BootError::Stopped => "",
         }
@@ -172,6 +175,7 @@ impl fmt::Display for BootError {
             BootError::Quiet(limit, _) => {
                 write!(f, "the guest printed nothing on its console for {} s", limit.as_secs())
             }
+            BootError::Flood(_) => f.write_str("the guest printed too much, and was ended"),
             BootError::Silent(_) => f.write_str("the guest ended before its script did"),
             BootError::Stopped => f.write_str("stopped"),
         }

@@ -14,8 +14,8 @@
 pub mod error;
 pub mod watch;
 pub mod version;
-pub mod catalog;
 pub mod choice;
+pub mod catalog;
 pub mod kernel;
 mod limited;
 mod deb;
@@ -43,7 +43,7 @@ pub mod bisect;
 pub mod between;
 pub mod check;
 
-pub use choice::Choice;
+pub use choice::{Choice, Selection};
 pub use error::{BootError, LabError};
 pub use fleet::Fleet;
 pub use initramfs::Initramfs;

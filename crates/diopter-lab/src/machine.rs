@@ -168,13 +168,14 @@ impl Machine {
         let mut files = Files::make((&image, &initrd), options.nvme_bytes.unwrap_or(0))
             .map_err(|error| failed("prepare", &self.qemu, &error.to_string()))?;
         let mut child = self.spawn(&files, options)?;
-        let ended = wait(&mut child, &files.console, options);
+        let ended = wait(&mut child, &[&files.console, &files.results], options);
         let tail = |text: &str| tail(text, options.tail_lines);
         let (console, results) = (files.console.text(), files.results.text());
         match ended.map_err(|error| failed("wait for", &self.qemu, &error.to_string()))? {
             Ended::Stopped => Err(BootError::Stopped),
             Ended::TimedOut => Err(BootError::Hang(options.limit, tail(&console))),
             Ended::Quiet(limit) => Err(BootError::Quiet(limit, tail(&console))),
+            Ended::Flooded => Err(BootError::Flood(tail(&console))),
             Ended::Exited(is_success) => {
                 let status = status_of(&console);
                 match status {
@@ -321,12 +322,14 @@ enum Ended {
     TimedOut,
     /// It printed nothing for so long.
     Quiet(Duration),
+    /// It printed more than [`OUTPUT_MAX`].
+    Flooded,
     Stopped,
 }
 
 /// Waits for the end, a limit or the wish to stop; in every case the child is gone afterwards.
-fn wait(child: &mut Child, console: &MemoryFile, options: &BootOptions) -> io::Result<Ended> {
-    let ended = watch(child, console, options);
+fn wait(child: &mut Child, outputs: &[&MemoryFile], options: &BootOptions) -> io::Result<Ended> {
+    let ended = watch(child, outputs, options);
     if !matches!(ended, Ok(Ended::Exited(_))) {
         // A child that has just ended by itself can't be killed, and is waited for as well.
         child.kill().ok();
@@ -335,7 +338,8 @@ fn wait(child: &mut Child, console: &MemoryFile, options: &BootOptions) -> io::R
     ended
 }
 
-fn watch(child: &mut Child, console: &MemoryFile, options: &BootOptions) -> io::Result<Ended> {
+/// The first of the outputs is the console.
+fn watch(child: &mut Child, outputs: &[&MemoryFile], options: &BootOptions) -> io::Result<Ended> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
     let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
@@ -346,9 +350,13 @@ fn watch(child: &mut Child, console: &MemoryFile, options: &BootOptions) -> io::
         if is_stopped() {
             return Ok(Ended::Stopped);
         }
-        let length = console.0.metadata()?.len();
-        if length != printed.0 {
-            printed = (length, Instant::now());
+        let lengths = outputs.iter().map(|output| Ok(output.0.metadata()?.len()));
+        let lengths: Vec<u64> = lengths.collect::<io::Result<_>>()?;
+        if lengths.iter().any(|length| *length > OUTPUT_MAX) {
+            return Ok(Ended::Flooded);
+        }
+        if lengths[0] != printed.0 {
+            printed = (lengths[0], Instant::now());
         }
         if let Some(limit) = options.quiet_limit.filter(|limit| printed.1.elapsed() > *limit) {
             return Ok(Ended::Quiet(limit));
@@ -406,12 +414,12 @@ mod tests {
             rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         });
         let console = MemoryFile::make("console").unwrap();
-        let ended = wait(&mut child, &console, &options).unwrap();
+        let ended = wait(&mut child, &[&console], &options).unwrap();
         assert!(matches!(ended, Ended::Stopped));
         interrupt.join().unwrap();
 
         let options = BootOptions { stop: Some(Arc::default()), ..BootOptions::default() };
         let mut child = Command::new("true").spawn().unwrap();
-        assert!(matches!(wait(&mut child, &console, &options).unwrap(), Ended::Exited(true)));
+        assert!(matches!(wait(&mut child, &[&console], &options).unwrap(), Ended::Exited(true)));
     }
 }

@@ -29,6 +29,8 @@ pub enum FileSystem {
     Ext3,
     Ext4,
     Xfs,
+    Btrfs,
+    F2fs,
     /// FAT, which is still on the kernel's older path (`fs/direct-io.c`).
     Vfat,
     /// The device itself.
@@ -114,11 +116,13 @@ fn named<T: Copy>(
 
 impl FileSystem {
     /// All of them.
-    pub const ALL: [FileSystem; 6] = [
+    pub const ALL: [FileSystem; 8] = [
         FileSystem::Ext2,
         FileSystem::Ext3,
         FileSystem::Ext4,
         FileSystem::Xfs,
+        FileSystem::Btrfs,
+        FileSystem::F2fs,
         FileSystem::Vfat,
         FileSystem::Raw,
     ];
@@ -131,6 +135,8 @@ impl FileSystem {
             FileSystem::Ext3 => "ext3",
             FileSystem::Ext4 => "ext4",
             FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+            FileSystem::F2fs => "f2fs",
             FileSystem::Vfat => "vfat",
             FileSystem::Raw => "raw",
         }
@@ -142,6 +148,8 @@ impl FileSystem {
         match self {
             FileSystem::Ext2 | FileSystem::Ext3 | FileSystem::Ext4 => &["ext4"],
             FileSystem::Xfs => &["xfs"],
+            FileSystem::Btrfs => &["btrfs"],
+            FileSystem::F2fs => &["f2fs"],
             FileSystem::Vfat => &["vfat"],
             FileSystem::Raw => &[],
         }
@@ -152,8 +160,9 @@ impl FileSystem {
     pub fn modules_if_present(self) -> &'static [&'static str] {
         match self {
             FileSystem::Vfat => &["nls_cp437", "nls_ascii", "nls_iso8859_1"],
+            FileSystem::F2fs => &["crc32_generic"],
             FileSystem::Raw => &[],
-            _ => &["crc32c_generic", "crc32c_intel"],
+            _ => &["crc32c_generic", "crc32c_intel", "crc32c_cryptoapi"],
         }
     }
 }
@@ -341,8 +350,8 @@ mod tests {
     #[test]
     fn a_name_that_is_none_is_reported_with_those_that_are() {
         let message = "zfs".parse::<FileSystem>().unwrap_err().to_string();
-        let expected =
-            "no file system is called \"zfs\"; there are ext2, ext3, ext4, xfs, vfat, raw";
+        let expected = "no file system is called \"zfs\"; there are ext2, ext3, ext4, xfs, \
+                        btrfs, f2fs, vfat, raw";
         assert_eq!(message, expected);
     }
 

@@ -12,11 +12,13 @@ use crate::error::LabError;
 /// Their suite: its mkfs makes file systems that a 5.10 kernel can mount.
 pub const SUITE: &str = "bookworm";
 /// The packages; the last ones hold libraries alone.
-pub const PACKAGES: [&str; 15] = [
+pub const PACKAGES: [&str; 18] = [
     "busybox-static",
     "fio",
     "e2fsprogs",
     "xfsprogs",
+    "btrfs-progs",
+    "f2fs-tools",
     "dosfstools",
     "libc6",
     "libaio1",
@@ -26,17 +28,20 @@ pub const PACKAGES: [&str; 15] = [
     "libcom-err2",
     "libblkid1",
     "libuuid1",
+    "libudev1",
     "libinih1",
     "liburcu8",
 ];
 /// The programs and their files: the package, and the path without `usr`.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 9] = [
     ("busybox-static", "bin/busybox"),
     ("fio", "bin/fio"),
     ("e2fsprogs", "sbin/mke2fs"),
     ("e2fsprogs", "sbin/filefrag"),
     ("e2fsprogs", "etc/mke2fs.conf"),
     ("xfsprogs", "sbin/mkfs.xfs"),
+    ("btrfs-progs", "sbin/mkfs.btrfs"),
+    ("f2fs-tools", "sbin/mkfs.f2fs"),
     ("dosfstools", "sbin/mkfs.fat"),
 ];
 const LINKS: [(&str, &str); 5] = [

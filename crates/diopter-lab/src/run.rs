@@ -215,6 +215,7 @@ fn boot_once(
             error @ (BootError::Panic(_)
             | BootError::Hang(..)
             | BootError::Quiet(..)
+            | BootError::Flood(..)
             | BootError::Silent(_)),
         ) => {
             let reason = format!("{error}; it said last:\n{}", error.last_lines());

@@ -15,7 +15,7 @@ use crate::kernel::{Module, ModuleSet, canonical};
 use crate::limited::{self, Limited};
 
 /// The modules that jobs ask for; those that they need come with them.
-const WANTED: [&str; 30] = [
+const WANTED: [&str; 32] = [
     "null_blk",
     "scsi_debug",
     "dm_delay",
@@ -42,6 +42,8 @@ const WANTED: [&str; 30] = [
     "nls_utf8",
     "nls_iso8859_1",
     "crc32c_generic",
+    "crc32c_intel",
+    "crc32c_cryptoapi",
     "crc32_generic",
     "libcrc32c",
     "bfq",

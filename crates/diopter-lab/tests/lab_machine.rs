@@ -59,6 +59,19 @@ fn a_guest_that_says_nothing_of_its_end_gives_no_results() {
 }
 
 #[test]
+fn a_guest_that_prints_without_end_is_ended() {
+    for output in ["console", "results"] {
+        let body = format!("echo begin >$console; exec cat /dev/zero >${output}");
+        match boot_at_once(&body) {
+            Err(error @ BootError::Flood(_)) => {
+                assert!(error.to_string().contains("printed too much"), "{error}");
+            }
+            other => panic!("{output}: {other:?}"),
+        }
+    }
+}
+
+#[test]
 fn what_the_emulator_complains_of_is_reported() {
     let reported = boot_at_once("echo 'no such machine' >&2; exit 1").unwrap_err().to_string();
     assert!(reported.starts_with("run ") && reported.ends_with("no such machine"), "{reported}");

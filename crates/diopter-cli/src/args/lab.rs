@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand, value_parser};
 use diopter_bench::document::ReadWrite;
-use diopter_lab::Choice;
 use diopter_lab::between::Metric;
 use diopter_lab::matrix::{Engine, FileSystem, NamedJob};
+use diopter_lab::{Choice, Selection};
 
 use super::values::{ABOUT_SIZES, ProgressWhen, named};
 use crate::size;
@@ -15,10 +15,15 @@ use crate::size;
 const ABOUT_KERNELS: &str = "\
 Kernels:
   6.1                       the newest of a series in a Debian suite or the cache
+  6.1-amd64                 the same, not of the images for virtual machines,
+                            which lack drivers such as f2fs
   6.18.15                   an upstream version
   5.10.0-46-amd64           a release, as uname -r prints it
   ./bzImage:./modules       a kernel image, and a directory with its modules
   ./linux-image-6.9.deb     a package; several are separated by colons";
+
+const ABOUT_EACH: &str = "\
+  each, each-amd64          the newest of each series that has modules";
 
 const ABOUT_LAB: &str = "\
 Kernels are packages from Debian's suites, fetched by an apt with separate state: it does not \
@@ -36,6 +41,7 @@ Examples:
   dio lab run --kernel 5.10,6.1,6.12,7.2 --fs ext4,vfat
   dio lab run --kernel 6.12,7.2 --rw randwrite --engine libaio,io_uring
   dio lab run --kernel 5.10,7.2 --job ext3-boundary
+  dio lab run --kernel each-amd64 --fs ext4,xfs,btrfs,f2fs --html run.html
   dio lab run --kernel 7.2,./bzImage:./modules --repeat 2 --html run.html";
 
 const ABOUT_JOBS: &str = "\
@@ -112,12 +118,12 @@ pub struct KernelsArgs {
 /// anyway.
 #[derive(Debug, Args)]
 #[command(after_long_help =
-    format!("{EXAMPLES_RUN}\n\n{ABOUT_JOBS}\n\n{ABOUT_KERNELS}\n\n{ABOUT_SIZES}"))]
+    format!("{EXAMPLES_RUN}\n\n{ABOUT_JOBS}\n\n{ABOUT_KERNELS}\n{ABOUT_EACH}\n\n{ABOUT_SIZES}"))]
 pub struct RunArgs {
     /// The kernels; the others are compared with the first
     #[arg(long, required = true, value_name = "KERNEL", value_delimiter = ',')]
-    #[arg(value_parser = str::parse::<Choice>)]
-    pub kernel: Vec<Choice>,
+    #[arg(value_parser = str::parse::<Selection>)]
+    pub kernel: Vec<Selection>,
     /// File systems; raw is the device itself
     #[arg(long, value_name = "FS", default_value = "ext4", value_delimiter = ',')]
     #[arg(value_parser = file_system())]

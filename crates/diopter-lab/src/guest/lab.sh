@@ -70,6 +70,8 @@ make_file_system() {
             mkfs.ext4 -t "$1" -q -F -E lazy_itable_init=0,lazy_journal_init=0,nodiscard "$DEVICE"
             ;;
         xfs) mkfs.xfs -q -f -K "$DEVICE" ;;
+        btrfs) mkfs.btrfs -q -f -K "$DEVICE" ;;
+        f2fs) mkfs.f2fs -q -f -t 0 "$DEVICE" ;;
         vfat) mkfs.vfat "$DEVICE" ;;
     esac >/tmp/mkfs 2>&1 || fail "mkfs of $1: $(tail -n 3 /tmp/mkfs)"
     mkdir -p /mnt

@@ -10,7 +10,7 @@
     where = flag ~ /[hHzZ]/ ? "hardirq" : flag == "s" ? "softirq" : task
 }
 at && name == "block_bio_queue" {
-    if (where ~ /^(kworker|jbd2|xfsaild|hardirq|softirq)/) next
+    if (where ~ /^(kworker|jbd2|xfsaild|btrfs-|f2fs_|hardirq|softirq)/) next
     for (i = at + 4; i <= NF; i++) if ($i == "+") sectors = $(i + 1)
     if (bios++ < 64) sizes = sizes (bios > 1 ? "," : "") sectors * 512
     next

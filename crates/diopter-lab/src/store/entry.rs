@@ -13,9 +13,9 @@ use crate::trust;
 use crate::unpack::{self, Parts};
 
 /// Changes when what is unpacked changes; older entries are then made again.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 5;
 /// The same for the guest's programs.
-pub(super) const PROGRAMS_FORMAT: u32 = 4;
+pub(super) const PROGRAMS_FORMAT: u32 = 5;
 pub(super) const FACTS: &str = "facts.json";
 pub(super) const ARCHIVE: &str = "programs.cpio";
 

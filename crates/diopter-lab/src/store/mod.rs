@@ -6,14 +6,14 @@ mod entry;
 
 mod measured;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::apt::Apt;
 use crate::build_tree;
 use crate::catalog::{self, Build};
-use crate::choice::Choice;
+use crate::choice::{Choice, Flavour, Selection};
 use crate::error::LabError;
 use crate::kernel::Kernel;
 use crate::programs;
@@ -115,6 +115,36 @@ impl Store {
             Choice::Named(name) => self.kernel(name),
             Choice::Files(files) => self.kernel_of_files(files),
         }
+    }
+
+    /// Returns the kernels that the user named, in order.
+    ///
+    /// # Errors
+    /// As [`Store::choose`]; [`LabError::NoKernel`] if no series has modules.
+    pub fn select(&mut self, selection: &Selection) -> Result<Vec<Kernel>, LabError> {
+        match selection {
+            Selection::One(choice) => Ok(vec![self.choose(choice)?]),
+            Selection::Each(flavour) => self.each(*flavour),
+        }
+    }
+
+    /// The best kernel of each series that has modules, in the suites or in the cache.
+    fn each(&mut self, flavour: Flavour) -> Result<Vec<Kernel>, LabError> {
+        let builds = self.builds()?.to_vec();
+        let mut names: BTreeMap<String, String> = self
+            .cached()?
+            .into_iter()
+            .filter(|kernel| !kernel.modules.modules.is_empty() && flavour.has(&kernel.release))
+            .map(|kernel| (kernel.series, kernel.release))
+            .collect();
+        let best = catalog::each(&builds, flavour).into_iter();
+        names.extend(best.map(|build| (build.series.clone(), build.release.clone())));
+        if names.is_empty() {
+            return Err(self.no_kernel("of any series with modules"));
+        }
+        let mut names: Vec<(String, String)> = names.into_iter().collect();
+        names.sort_by(|left, right| version::compare_series(&left.0, &right.0));
+        names.iter().map(|(_, release)| self.kernel(release)).collect()
     }
 
     /// Returns all kernels of all suites, oldest first; none if no suite is reachable.
@@ -321,10 +351,8 @@ impl Store {
     }
 
     fn cached_kernel(&mut self, asked: &str) -> Result<Option<Kernel>, LabError> {
-        let is_meant = |kernel: &&Kernel| {
-            let upstream = version::upstream(&kernel.version);
-            kernel.series == asked || kernel.release == asked || upstream == asked
-        };
+        let is_meant =
+            |kernel: &&Kernel| catalog::is_meant(&kernel.release, &kernel.version, asked);
         let kernels = self.cached()?;
         let Some(kernel) = kernels.iter().rev().find(is_meant) else { return Ok(None) };
         let dir = kernel.image.parent().unwrap_or(&self.cache.root).to_owned();

@@ -8,7 +8,7 @@ use diopter_bench::report;
 use diopter_lab::matrix::{self, Plan};
 use diopter_lab::results::{self, About};
 use diopter_lab::run::{self, BootProgress, Lab};
-use diopter_lab::{BootOptions, Choice, Fleet, Kernel, LabError, Machine, Progress, table};
+use diopter_lab::{BootOptions, Fleet, Kernel, LabError, Machine, Progress, table};
 
 use super::stop::Stop;
 use super::store;
@@ -23,8 +23,10 @@ pub fn run(args: &RunArgs, stop: &Stop) -> Result<u8, LabError> {
     let machine = Machine::find().map_err(LabError::Machine)?;
     let fleet = fleet()?;
     let mut store = store::open(&args.store, stop)?;
-    let choose = |choice: &Choice| store.choose(choice);
-    let kernels: Vec<Kernel> = args.kernel.iter().map(choose).collect::<Result<_, _>>()?;
+    let mut kernels: Vec<Kernel> = Vec::new();
+    for selection in &args.kernel {
+        kernels.extend(store.select(selection)?);
+    }
     let programs = store.programs()?;
     let booting = BootOptions { stop: Some(stop.flag()), ..BootOptions::default() };
     let lab =
