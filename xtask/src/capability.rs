@@ -10,6 +10,16 @@ const LOOP_PROBE_BYTES: u64 = 1 << 20;
 
 pub use diopter_skip::{Capability, required};
 
+/// The needs of the lane `packages` and of the campaign.
+pub const PACKAGE_NEEDS: &[Capability] = &[
+    Capability::Cc,
+    Capability::Apt,
+    Capability::CargoDeb,
+    Capability::Lintian,
+    Capability::Mmdebstrap,
+    Capability::Minisign,
+];
+
 /// The result of one probe: `missing` is `None` if the capability is there, else the reason.
 pub struct Probe {
     pub capability: Capability,

@@ -7,8 +7,9 @@ mod ledger;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
+use crate::capability::{Capability, PACKAGE_NEEDS};
 use crate::repo::Outcome;
-use crate::{capability, debian, fuzz, repo, run};
+use crate::{capability, debian, fuzz, package, repo, run, tools};
 use ledger::{Entry, Ledger, Sources};
 
 /// How long a soak takes without `--seconds`.
@@ -34,6 +35,8 @@ enum Work {
     Test(&'static [&'static str], &'static [(&'static str, &'static str)]),
     /// Every fuzz target.
     Fuzz,
+    /// Every way of installing, as root, where there is what the lane of this name needs.
+    Packages,
 }
 
 const SOAK: (&str, &str) = ("DIOPTER_SOAK", "1");
@@ -186,6 +189,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         tries: Sources::Judge,
         work: Work::Test(&["--release", "-p", "diopter-bench", "--test", "campaign"], &[SOAK]),
     },
+    Campaign {
+        name: "packages",
+        unit: "runs",
+        goal: 1,
+        tries: Sources::Packages,
+        work: Work::Packages,
+    },
 ];
 
 /// The targets of `cargo xtask bless`.
@@ -216,7 +226,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     }
     let options = parse(arguments)?;
     let mut ledger = Ledger::open()?;
-    debian::provide(capability::Capability::ALL);
+    debian::provide(Capability::ALL);
     let have = capability::have(&capability::probe_all());
     let started = Instant::now();
     let mut stopped: Vec<&str> = Vec::new();
@@ -230,6 +240,11 @@ pub fn run(arguments: &[String]) -> Outcome {
             Some(seed) => seed.wrapping_add(pieces),
             None => fresh_seed()?,
         };
+        if let Some(why) = campaign.missing() {
+            println!("skipped: {}, {why}", campaign.name);
+            stopped.push(campaign.name);
+            continue;
+        }
         pieces += 1;
         let label = campaign.tries.label()?;
         let entry = piece(campaign, seed, &have)?;
@@ -253,6 +268,27 @@ pub fn run(arguments: &[String]) -> Outcome {
     Ok(replays.is_empty())
 }
 
+impl Campaign {
+    /// Why the machine cannot run it, if so. A test decides for itself what it skips.
+    fn missing(&self) -> Option<String> {
+        let Work::Packages = self.work else { return None };
+        if !repo::is_root() {
+            return Some("it makes root directories: run it as root".to_owned());
+        }
+        tools::provide(PACKAGE_NEEDS);
+        lacking(&capability::probe_all())
+    }
+}
+
+/// The first of what packages need that was not found, with the reason.
+fn lacking(probes: &[capability::Probe]) -> Option<String> {
+    let mut needed = probes.iter().filter(|probe| PACKAGE_NEEDS.contains(&probe.capability));
+    needed.find_map(|probe| {
+        let why = probe.missing.as_ref()?;
+        Some(format!("{}: {why}", probe.capability.name()))
+    })
+}
+
 /// One bounded piece of a campaign.
 fn piece(campaign: &Campaign, seed: u64, have: &str) -> Result<Entry, String> {
     let started = Instant::now();
@@ -268,6 +304,13 @@ fn piece(campaign: &Campaign, seed: u64, have: &str) -> Result<Entry, String> {
             (passed, if campaign.unit == "runs" { runs } else { counted })
         }
         Work::Fuzz => fuzz::run_all(FUZZ_SECONDS, seed, fuzz::Start::Kept)?,
+        Work::Packages => match package::check() {
+            Ok(passed) => (passed, 1),
+            Err(why) => {
+                println!("packages: {why}");
+                (false, 1)
+            }
+        },
     };
     let seconds = started.elapsed().as_secs();
     Ok(Entry { campaign: campaign.name.to_owned(), seed, tried, seconds, passed })
@@ -333,6 +376,23 @@ mod tests {
         assert_eq!(parsed(""), Ok(none));
         for wrong in ["--seed", "--seed x", "--sead 7", "--only modal"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn packages_are_skipped_by_the_name_of_what_is_missing() {
+        let probes = |absent: Option<Capability>| -> Vec<capability::Probe> {
+            let probe = |capability: &Capability| {
+                let missing = (absent == Some(*capability)).then(|| "not here".to_owned());
+                capability::Probe { capability: *capability, missing }
+            };
+            Capability::ALL.iter().map(probe).collect()
+        };
+        assert_eq!(lacking(&probes(None)), None);
+        assert_eq!(lacking(&probes(Some(Capability::Xfs))), None);
+        for needed in PACKAGE_NEEDS {
+            let why = format!("{}: not here", needed.name());
+            assert_eq!(lacking(&probes(Some(*needed))), Some(why));
         }
     }
 

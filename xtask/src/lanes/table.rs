@@ -51,6 +51,9 @@ pub enum Work {
 
 const BACKENDS: &[Capability] = &[Capability::Uring, Capability::Aio, Capability::Threads];
 
+const BACKENDS_AND_CEPH: &[Capability] =
+    &[Capability::Uring, Capability::Aio, Capability::Threads, Capability::Ceph];
+
 /// The tools of programs in C, and the parts of the kernel that they use.
 const C_TOOLS: &[Capability] = &[
     Capability::Cc,
@@ -91,9 +94,9 @@ pub const LANES: &[Lane] = &[
         needs: &[Capability::Book],
         ..plain("book", 120, &[Step { work: Work::Book, ..check(&[]) }])
     },
-    plain("build", 280, &[check(&["build", "--release", "-p", "diopter-cli"])]),
+    plain("build", 270, &[check(&["build", "--release", "-p", "diopter-cli"])]),
     plain("package", 30, &[check(PACKAGE)]),
-    plain("unit", 215, &[test(&["test", "--workspace", "--lib", "--bins"])]),
+    plain("unit", 205, &[test(&["test", "--workspace", "--lib", "--bins"])]),
     plain(
         "doc",
         100,
@@ -124,8 +127,8 @@ pub const LANES: &[Lane] = &[
     },
     plain("plan", 25, &[test(&["test", "-p", "diopter", "--test", "all", "plan::"])]),
     Lane {
-        uses: BACKENDS,
-        ..plain("contract", 10, &[test(&["test", "-p", "diopter", "--test", "all", "contract::"])])
+        uses: BACKENDS_AND_CEPH,
+        ..plain("contract", 20, &[test(&["test", "-p", "diopter", "--test", "all", "contract::"])])
     },
     Lane {
         uses: BACKENDS,
@@ -235,14 +238,7 @@ pub const LANES: &[Lane] = &[
         )
     },
     Lane {
-        needs: &[
-            Capability::Cc,
-            Capability::Apt,
-            Capability::CargoDeb,
-            Capability::Lintian,
-            Capability::Mmdebstrap,
-            Capability::Minisign,
-        ],
+        needs: crate::capability::PACKAGE_NEEDS,
         is_extra: true,
         ..plain("packages", 900, &[check(&["xtask", "package", "check"])])
     },

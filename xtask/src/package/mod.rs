@@ -55,6 +55,11 @@ pub fn run(arguments: &[String]) -> Outcome {
     Ok(true)
 }
 
+/// Tries everything in release, as `cargo xtask package check` does.
+pub fn check() -> Outcome {
+    run(&["check".to_owned()])
+}
+
 /// The directory of the results.
 fn dist() -> PathBuf {
     repo::target_dir().join("dist")

@@ -1,6 +1,9 @@
 //! Tries of what `install` and `package` make, as a user would use it: below a prefix, in a fresh
 //! Debian, and in a directory with nothing else. The lane `packages`, as root.
 
+mod image;
+mod source;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +15,16 @@ use crate::repo::{self, Outcome};
 
 /// The release of Debian of the try.
 const SUITE: &str = "bookworm";
+
+/// Scripts for shells that load the completions of the package and print what they have for `dio`.
+const SHELLS: [(&str, &str); 3] = [
+    ("bash", "source /usr/share/bash-completion/completions/dio && complete -p dio"),
+    ("zsh", "autoload -U compinit && compinit -D && print ${_comps[dio]}"),
+    (
+        "fish",
+        "source /usr/share/fish/vendor_completions.d/dio.fish; complete -C 'dio c'; complete dio",
+    ),
+];
 
 /// The directory of all tries.
 fn scratch() -> PathBuf {
@@ -28,7 +41,8 @@ pub fn run(options: &Options) -> Outcome {
     make_dir(&dir)?;
     let ended = try_install(&options.profile)
         .and_then(|()| try_archive(options))
-        .and_then(|()| try_package(options));
+        .and_then(|()| try_package(options))
+        .and_then(|()| source::try_cargo_install(&options.profile));
     remove_all(&dir)?;
     ended.map(|()| true)
 }
@@ -97,20 +111,19 @@ fn try_archive(options: &Options) -> Result<(), String> {
     expect(&version, "\nstatic: ")?;
     within(&["cp", "--verify", "/bin/dio", "/copy"])?;
     let same = read(&empty.join("bin/dio"))? == read(&empty.join("copy"))?;
-    same.then_some(()).ok_or_else(|| "a copy by the static dio differs".to_owned())
+    same.then_some(()).ok_or_else(|| "a copy by the static dio differs".to_owned())?;
+    image::try_recipe(&empty)
 }
 
 /// Makes the package, and installs, runs and removes it in a fresh Debian.
 fn try_package(options: &Options) -> Result<(), String> {
     let package = deb::make(options)?;
     let mut lintian = Command::new("lintian");
-    lintian.args(["--fail-on", "error,warning", "--show-overrides"]).arg(&package);
+    // With --show-overrides it also fails for what is overridden.
+    lintian.args(["--fail-on", "error,warning"]).arg(&package);
     must_run(&mut lintian)?;
 
-    let root = scratch().join("debian");
-    let mut bootstrap = Command::new("mmdebstrap");
-    bootstrap.args(["--variant=minbase", "--include=libgcc-s1", SUITE]).arg(&root);
-    must_run(&mut bootstrap)?;
+    let root = bootstrap("debian", "libgcc-s1,bash,fish,man-db,zsh")?;
     let before = place::below(&root)?;
     let name = "package.deb";
     fs::copy(&package, root.join(name)).map_err(|error| error.to_string())?;
@@ -129,12 +142,32 @@ fn try_package(options: &Options) -> Result<(), String> {
     }
     within(&format!("dio run -- {read}"))?;
     expect(&within("ldconfig -p")?, "libdiopter.so.0")?;
+    for (shell, script) in SHELLS {
+        println!("   {shell}");
+        let printed = repo::output_of(inside(&root).args([shell, "-c", script]))?;
+        expect(&printed, "dio")?;
+    }
+    let warnings = "for page in $(dpkg -L diopter | grep '/man/man[0-9]/'); do \
+                    man --warnings --encoding=utf8 --local-file $page 2>&1 >/dev/null; done";
+    let warnings = within(warnings)?;
+    if !warnings.trim().is_empty() {
+        return Err(format!("man warns of {warnings}"));
+    }
     within("dpkg --verify diopter; dpkg --purge diopter")?;
     let is_ours = |path: &&PathBuf| path.to_string_lossy().contains("dio");
     let after = place::below(&root)?;
     let left: Vec<&PathBuf> =
         after.iter().filter(is_ours).filter(|path| !before.contains(path)).collect();
     left.is_empty().then_some(()).ok_or_else(|| format!("the package leaves {left:?}"))
+}
+
+/// Makes a root directory of Debian with these packages, besides what every system has.
+fn bootstrap(name: &str, packages: &str) -> Result<PathBuf, String> {
+    let root = scratch().join(name);
+    let mut bootstrap = Command::new("mmdebstrap");
+    bootstrap.args(["--variant=minbase", &format!("--include={packages}"), SUITE]).arg(&root);
+    must_run(&mut bootstrap)?;
+    Ok(root)
 }
 
 /// A command in another root directory, with its processes in /proc, and nothing that it mounts

@@ -24,6 +24,8 @@ pub enum Sources {
     Parsers,
     /// The code that judges measurements.
     Judge,
+    /// Everything that is installed, and the code that installs it.
+    Packages,
 }
 
 /// Below the library's sources: what no request of the engine's campaigns passes through.
@@ -55,6 +57,16 @@ impl Sources {
                 "crates/diopter-bench/src/fio",
                 "crates/diopter-trace/src",
                 "fuzz/fuzz_targets",
+            ]),
+            Sources::Packages => whole(&[
+                "crates",
+                "bindings/c",
+                "packaging",
+                "xtask/src/install",
+                "xtask/src/package",
+                "Cargo.lock",
+                "Cargo.toml",
+                "Makefile",
             ]),
             Sources::Judge => whole(&["crates/diopter-bench/src/compare"]),
         }
