@@ -173,6 +173,8 @@ fn attempt_of(what: &str) -> Option<&'static str> {
         "removing the objects" => "cannot remove all objects of the copy that ended early to",
         "removing the record" => "cannot remove the record of the copy of",
         "renaming" => "cannot rename",
+        "listing" => "cannot list",
+        "listing the names in" => "cannot list the names in",
         "reserving space" => "cannot reserve space for",
         "sealing" => "cannot seal",
         "setting the permissions" => "cannot set the permissions of",

@@ -54,7 +54,7 @@ impl Links {
 }
 
 /// Gives the file `id`, whose name is `first`, the name `target`.
-fn make(first: &Entry, id: FileId, target: &Entry, existing: WhenThere) -> Result<(), Failure> {
+pub fn make(first: &Entry, id: FileId, target: &Entry, existing: WhenThere) -> Result<(), Failure> {
     let path = target.path();
     let failed = |errno| Failure::of_errno("linking", &path, errno);
     let replaced = |on: &Entry| {

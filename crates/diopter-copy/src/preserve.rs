@@ -89,6 +89,13 @@ impl Preserve {
         self.has(Attribute::Links)
     }
 
+    /// Returns the same without hard links.
+    pub fn without_links(&self) -> Preserve {
+        let mut kept = self.kept.clone();
+        kept.remove(&Attribute::Links);
+        Preserve { kept, ..*self }
+    }
+
     /// Returns true if a copy gets another owner than the user of this process.
     pub fn gives_away(&self, source: &Metadata) -> bool {
         self.has(Attribute::Ownership) && source.uid() != rustix::process::geteuid().as_raw()

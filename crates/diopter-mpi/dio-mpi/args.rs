@@ -51,7 +51,11 @@ pub struct CpArguments {
     source: PathBuf,
     /// The name of the copy, or the directory that takes it.
     target: PathBuf,
-    /// Keeps mode, owner and times; `=LIST` of mode, ownership, timestamps, context, xattr, all.
+    /// The same as --preserve=all.
+    #[arg(short, long)]
+    archive: bool,
+    /// Keeps mode, owner and times; `=LIST` of mode, ownership, timestamps, context, links, xattr,
+    /// all.
     #[arg(short, long, value_name = "LIST", num_args = 0..=1, require_equals = true,
           value_delimiter = ',', default_missing_value = "mode,ownership,timestamps")]
     preserve: Vec<Kept>,
@@ -70,14 +74,14 @@ pub struct CpArguments {
     progress: u64,
 }
 
-/// An attribute, as `dio cp --preserve` names it. Hard links are not among them: the names of a
-/// file may be copied by several ranks.
+/// An attribute, as `dio cp --preserve` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Kept {
     Mode,
     Ownership,
     Timestamps,
     Context,
+    Links,
     Xattr,
     All,
 }
@@ -90,13 +94,15 @@ impl CpArguments {
             Kept::Ownership => Attribute::Ownership,
             Kept::Timestamps => Attribute::Timestamps,
             Kept::Context => Attribute::Context,
+            Kept::Links => Attribute::Links,
             Kept::Xattr => Attribute::Xattr,
             Kept::All => Attribute::All,
         };
-        let kept: Vec<Attribute> = self.preserve.iter().map(attribute).collect();
+        let all = self.archive.then_some(Attribute::All);
+        let kept: Vec<Attribute> = self.preserve.iter().map(attribute).chain(all).collect();
         let mut options = diopter_copy::Options::new([self.source.clone()], &self.target);
         options.recursive = true;
-        options.preserve = Preserve::new(&kept, &[Attribute::Links]);
+        options.preserve = Preserve::new(&kept, &[]);
         options.one_file_system = self.one_file_system;
         options.no_target_directory = self.no_target_directory;
         options.resume = self.resume;

@@ -118,11 +118,11 @@ fn run_cp(arguments: &CpArguments, world: &mut World) -> Result<u8, String> {
     let Some(totals) = copy::run(world, &arguments.options(), arguments.progress()) else {
         return Ok(0);
     };
-    let Totals { files, dirs, others, bytes, resumed, skipped, failed } = totals;
+    let Totals { files, dirs, others, links, bytes, resumed, skipped, failed } = totals;
     let seconds = started.elapsed().as_secs_f64();
     print(&format!(
-        "{files} files, {dirs} directories, {others} others, {bytes} bytes in {seconds:.3} s; \
-         {resumed} bytes resumed, {skipped} skipped, {failed} failed\n"
+        "{files} files, {dirs} directories, {others} others, {links} hard links, {bytes} bytes in \
+         {seconds:.3} s; {resumed} bytes resumed, {skipped} skipped, {failed} failed\n"
     ))?;
     Ok(if failed == 0 { 0 } else { FAILED })
 }

@@ -18,6 +18,8 @@ pub struct Totals {
     pub dirs: u64,
     /// Links and fifos that were made.
     pub others: u64,
+    /// Further names of files that were copied.
+    pub links: u64,
     /// Bytes of the files.
     pub bytes: u64,
     /// Bytes of these that an earlier run had written.
@@ -36,6 +38,7 @@ impl Totals {
             files: report.files,
             dirs: report.dirs,
             others: report.others,
+            links: report.links,
             bytes: report.bytes,
             resumed: report.resumed_bytes,
             skipped: report.skipped,
@@ -86,6 +89,7 @@ fn lead(transport: &mut dyn Transport, options: &Options, every: Duration) -> To
         files: others.files + own.files,
         dirs: own.dirs,
         others: others.others + own.others,
+        links: own.links,
         bytes: others.bytes + own.bytes,
         resumed: own.resumed,
         skipped: others.skipped + own.skipped,

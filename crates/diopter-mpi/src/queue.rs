@@ -194,3 +194,110 @@ fn sum(latest: &[Progress]) -> (u64, u64) {
     let of = |of: fn(&Progress) -> u64| latest.iter().map(of).sum();
     (of(|progress| progress.files), of(|progress| progress.bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::MESSAGE_BYTES_MAX;
+    use diopter_copy::parts::{NAMES_BYTES_MAX, NAMES_MAX, Names};
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    const NAMES: usize = 1_000_000;
+
+    const WORKERS: u64 = 3;
+
+    /// Parts of names as long as they may be.
+    struct Long<'a> {
+        left: usize,
+        made: u64,
+        taken: &'a AtomicU64,
+        queued_most: &'a Cell<u64>,
+    }
+
+    impl Plan for Long<'_> {
+        fn next_part(&mut self) -> Option<Part> {
+            let count = self.left.min(NAMES_MAX);
+            self.left -= count;
+            let names = vec!["n".repeat(NAMES_BYTES_MAX / NAMES_MAX).into(); count];
+            let part = Names { dir: "d".repeat(16 << 10).into(), is_new: true, names };
+            if count > 0 {
+                self.made += 1;
+                let queued = self.made - self.taken.load(Ordering::Acquire);
+                self.queued_most.set(self.queued_most.get().max(queued));
+            }
+            (count > 0).then_some(Part::Names(part))
+        }
+
+        fn range_done(&mut self, _done: &RangeDone) {}
+
+        fn is_settled(&self) -> bool {
+            self.left == 0
+        }
+    }
+
+    /// A rank that notes its longest message.
+    struct Measured<'a> {
+        inner: Threads,
+        longest: &'a Cell<usize>,
+    }
+
+    impl Transport for Measured<'_> {
+        fn rank(&self) -> usize {
+            self.inner.rank()
+        }
+
+        fn size(&self) -> usize {
+            self.inner.size()
+        }
+
+        fn send(&mut self, to: usize, message: &[u8]) {
+            self.longest.set(self.longest.get().max(message.len()));
+            self.inner.send(to, message);
+        }
+
+        fn try_receive(&mut self) -> Option<(usize, Vec<u8>)> {
+            self.inner.try_receive()
+        }
+
+        fn align(&mut self) {
+            self.inner.align();
+        }
+    }
+
+    #[test]
+    fn a_million_names_are_queued_a_part_for_each_rank_and_messages_are_short() {
+        let (taken, names) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (queued_most, longest) = (Cell::new(0), Cell::new(0));
+        let mut ranks = Threads::of_ranks(1 + usize::try_from(WORKERS).unwrap()).into_iter();
+        let mut leader = Measured { inner: ranks.next().unwrap(), longest: &longest };
+        std::thread::scope(|scope| {
+            for mut rank in ranks {
+                let (taken, names) = (&taken, &names);
+                scope.spawn(move || {
+                    let (mut link, _) = Link::begin(&mut rank).unwrap();
+                    loop {
+                        match link.next(&mut Progress::default()) {
+                            Next::Part(Part::Names(part)) => {
+                                let count = u64::try_from(part.names.len()).unwrap();
+                                names.fetch_add(count, Ordering::Release);
+                                taken.fetch_add(1, Ordering::Release);
+                            }
+                            Next::Part(Part::Range(_)) => unreachable!("there are names alone"),
+                            Next::Later => {}
+                            Next::End => break,
+                        }
+                    }
+                    link.finish(Progress::default());
+                });
+            }
+            send_all(&mut leader, &ToWorker::Begin(Roots::default()));
+            let mut plan = Long { left: NAMES, made: 0, taken: &taken, queued_most: &queued_most };
+            hand_out(&mut leader, &mut plan, Duration::ZERO);
+        });
+        assert_eq!(names.into_inner(), u64::try_from(NAMES).unwrap());
+        assert!(queued_most.get() <= WORKERS, "{} parts", queued_most.get());
+        let longest = longest.get();
+        assert!((NAMES_BYTES_MAX..=MESSAGE_BYTES_MAX).contains(&longest), "{longest} bytes");
+    }
+}

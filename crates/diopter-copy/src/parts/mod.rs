@@ -5,7 +5,8 @@
 //!
 //! A part is at most [`NAMES_MAX`] names of one directory, or a range of a large file, which the
 //! planner gives its name when all of its ranges are written. What waits in the planner does not
-//! grow with the tree: the list of directories is a file without a name.
+//! grow with the tree: the lists of directories and of further names of files are files without
+//! names.
 
 mod part;
 mod places;
@@ -13,8 +14,11 @@ mod spool;
 
 mod large;
 
-mod plan;
 mod work;
+
+mod names;
+
+mod plan;
 
 mod compare;
 

@@ -2,17 +2,20 @@
 //! temporaries of large files, and completes both.
 
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata};
+use std::ffi::OsString;
+use std::fs::Metadata;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
 
 use super::large::Ranges;
+use super::names::{self, FurtherNames, Place};
 use super::part::{Collector, DIR_BYTES_MAX, LARGE_BYTES_MIN, Part, Range, RangeDone, Roots};
 use super::places::Places;
-use super::spool::Spool;
+use super::spool::{self, Spool, changed};
 use crate::batch::Batch;
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
@@ -31,6 +34,9 @@ use crate::stop::StopFlag;
 use crate::temporary::Temporary;
 use crate::tree::{self, Made};
 use crate::walk::{Event, Walk};
+
+/// The value for a directory that keeps its permissions.
+const NO_MODE: u32 = u32::MAX;
 
 /// Permissions of a directory while it is filled.
 const FILLING_MODE: u32 = 0o700;
@@ -68,6 +74,7 @@ pub struct Planner<'a> {
     large: BTreeMap<u64, Large>,
     next_file: u64,
     dirs: Spool,
+    further_names: FurtherNames,
     /// The device of the first directory.
     device: Option<u64>,
     /// The directory that the target's own name is in.
@@ -90,8 +97,9 @@ impl<'a> Planner<'a> {
         let started = Instant::now();
         let shape = Shape::new(options.bs, options.iodepth);
         let pipeline = shape.and_then(|shape| session::start_engine(options.backend, shape));
-        let made = pipeline.and_then(|pipeline| Ok((pipeline, Spool::new(unnamed_file()?))));
-        let (pipeline, dirs) = match made {
+        let made = pipeline
+            .and_then(|pipeline| Ok((pipeline, [spool::unnamed_file()?, spool::unnamed_file()?])));
+        let (pipeline, [dirs, names]) = match made {
             Ok(made) => made,
             Err(failure) => {
                 observer.notice(Notice::Failed(&failure));
@@ -108,7 +116,8 @@ impl<'a> Planner<'a> {
             names: Collector::default(),
             large: BTreeMap::new(),
             next_file: 0,
-            dirs,
+            dirs: Spool::new(dirs),
+            further_names: FurtherNames::new(names),
             device: None,
             parent: None,
             large_min: if workers > 1 { LARGE_BYTES_MIN } else { u64::MAX },
@@ -251,6 +260,8 @@ impl<'a> Planner<'a> {
     /// Completes the directories, after all parts are done, and returns what this process did.
     pub fn finish(mut self) -> Outcome {
         let mut batch = Batch::new();
+        let linked = self.link_names();
+        self.session.note(linked.map_err(Stop::Failed));
         let completed = self.complete_dirs(&mut batch);
         self.session.note(completed.map_err(Stop::Failed));
         batch.settle(&mut self.session);
@@ -268,12 +279,33 @@ impl<'a> Planner<'a> {
         Outcome { report: counts.report(backend, elapsed, None), ended: None }
     }
 
+    /// Links the further names of files to their copies.
+    fn link_names(&mut self) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| {
+            Failure::of_io("listing the names in", Path::new("the source"), &error)
+        };
+        let mut places = None;
+        while let Some(further) = self.further_names.pop().map_err(failed)? {
+            let places = match &mut places {
+                Some(places) => places,
+                None => places.insert([Places::open(&self.roots)?, Places::open(&self.roots)?]),
+            };
+            match names::link(places, &further, self.session.options.existing) {
+                Ok(Some(bytes)) => self.session.skip(bytes),
+                Ok(None) => self.session.counts.links += 1,
+                Err(failure) => self.session.note_failure(&failure),
+            }
+        }
+        Ok(())
+    }
+
     fn complete_dirs(&mut self, batch: &mut Batch) -> Result<(), Failure> {
         let failed = |error: std::io::Error| {
             Failure::of_io("listing the directories of", Path::new("the source"), &error)
         };
         let mut places = None;
-        while let Some((path, mode)) = self.dirs.pop().map_err(failed)? {
+        while let Some(record) = self.dirs.pop().map_err(failed)? {
+            let (path, mode) = dir_of(&record).map_err(failed)?;
             let places = match &places {
                 Some(places) => places,
                 None => places.insert(Places::open(&self.roots)?),
@@ -295,6 +327,17 @@ impl<'a> Planner<'a> {
             let destination = Destination::Inside(Entry::new(&level.target, &entry.name));
             self.names.close();
             return self.enter(entry.open_dir()?, destination, path);
+        }
+        if self.session.keeps_links_of(metadata) {
+            let place = Place { dir: level.path.clone(), name: entry.name.clone() };
+            let before = || match level.is_new {
+                true => None,
+                false => Entry::new(&level.target, &entry.name).id().ok(),
+            };
+            let taken = self.further_names.take(metadata, place, before);
+            if taken.map_err(|error| Failure::of_io("listing", &entry.path(), &error))? {
+                return Ok(());
+            }
         }
         if metadata.is_file() && metadata.len() >= self.large_min {
             let destination = Destination::Inside(Entry::new(&level.target, &entry.name));
@@ -326,7 +369,7 @@ impl<'a> Planner<'a> {
         let Made { target, is_new, mode } =
             tree::make(&self.session, &metadata, destination, unfinished)?;
         self.dirs
-            .push(&path, mode)
+            .push(&record_of(&path, mode))
             .map_err(|error| Failure::of_io("listing the directory", &source.path(), &error))?;
         self.session.counts.dirs += 1;
         let device = *self.device.get_or_insert(source.id().0);
@@ -439,9 +482,15 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Makes a file of this process alone, in the directory for temporary files.
-fn unnamed_file() -> Result<File, Failure> {
-    let dir = std::env::temp_dir();
-    let failed = |errno| Failure::of_errno("making a file without a name in", &dir, errno);
-    Ok(Dir::open(&dir)?.create_unnamed().map_err(failed)?.into())
+/// Returns the entry of a directory in the list.
+fn record_of(path: &Path, mode: Option<u32>) -> Vec<u8> {
+    [&mode.unwrap_or(NO_MODE).to_le_bytes(), path.as_os_str().as_bytes()].concat()
+}
+
+/// Returns the path and the permissions of an entry.
+fn dir_of(record: &[u8]) -> std::io::Result<(PathBuf, Option<u32>)> {
+    let (mode, path) = record.split_first_chunk().ok_or_else(changed)?;
+    let mode = u32::from_le_bytes(*mode);
+    let path = PathBuf::from(OsString::from_vec(path.to_owned()));
+    Ok((path, (mode != NO_MODE).then_some(mode)))
 }

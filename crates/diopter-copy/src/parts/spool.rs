@@ -1,22 +1,20 @@
-//! The directories of a tree, in a file without a name: written as they are entered, and read
-//! backwards, so that each comes after those in it.
+//! Records in a file without a name: written one after another, and read backwards, so that a
+//! directory comes after those in it.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Error, ErrorKind, Result, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 
-use super::part::DIR_BYTES_MAX;
+use crate::dir::Dir;
+use crate::failure::Failure;
 
-/// The value for a directory that keeps its permissions.
-const NO_MODE: u32 = u32::MAX;
+/// Bytes of a record at most.
+const RECORD_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes after a path: the mode, and the length of the path.
-const TAIL: usize = 8;
+/// Bytes after a record: its length.
+const TAIL: usize = 4;
 
-/// A stack of paths with modes.
+/// A stack of records.
 #[derive(Debug)]
 pub struct Spool {
     out: BufWriter<File>,
@@ -29,38 +27,43 @@ impl Spool {
         Spool { out: BufWriter::new(file), end: 0 }
     }
 
-    /// Puts a directory on top.
-    pub fn push(&mut self, path: &Path, mode: Option<u32>) -> Result<()> {
-        let bytes = path.as_os_str().as_bytes();
-        let length = u32::try_from(bytes.len()).map_err(Error::other)?;
-        self.out.write_all(bytes)?;
-        self.out.write_all(&mode.unwrap_or(NO_MODE).to_le_bytes())?;
+    /// Puts a record on top. All are put there before the first is taken.
+    pub fn push(&mut self, record: &[u8]) -> Result<()> {
+        let length = u32::try_from(record.len()).map_err(Error::other)?;
+        self.out.write_all(record)?;
         self.out.write_all(&length.to_le_bytes())?;
-        self.end += u64::from(length) + 8;
+        self.end += u64::from(length) + 4;
         Ok(())
     }
 
-    /// Takes the directory on top; `None` if there is none.
-    pub fn pop(&mut self) -> Result<Option<(PathBuf, Option<u32>)>> {
+    /// Takes the record on top; `None` if there is none.
+    pub fn pop(&mut self) -> Result<Option<Vec<u8>>> {
         self.out.flush()?;
         let file = self.out.get_ref();
-        let Some(tail_at) = self.end.checked_sub(8) else { return Ok(None) };
+        let Some(tail_at) = self.end.checked_sub(4) else { return Ok(None) };
         let mut tail = [0; TAIL];
         file.read_exact_at(&mut tail, tail_at)?;
-        let number =
-            |at: usize| u32::from_le_bytes([tail[at], tail[at + 1], tail[at + 2], tail[at + 3]]);
-        let (mode, length) = (number(0), number(4));
+        let length = u32::from_le_bytes(tail);
         let start = tail_at.checked_sub(u64::from(length));
-        let length = usize::try_from(length).ok().filter(|length| *length <= DIR_BYTES_MAX);
-        let (Some(start), Some(length)) = (start, length) else {
-            return Err(Error::new(ErrorKind::InvalidData, "the list of directories was changed"));
-        };
-        let mut path = vec![0; length];
-        file.read_exact_at(&mut path, start)?;
+        let length = usize::try_from(length).ok().filter(|length| *length <= RECORD_BYTES_MAX);
+        let (Some(start), Some(length)) = (start, length) else { return Err(changed()) };
+        let mut record = vec![0; length];
+        file.read_exact_at(&mut record, start)?;
         self.end = start;
-        let path = PathBuf::from(OsString::from_vec(path));
-        Ok(Some((path, (mode != NO_MODE).then_some(mode))))
+        Ok(Some(record))
     }
+}
+
+/// The error of a record that was not written so.
+pub fn changed() -> Error {
+    Error::new(ErrorKind::InvalidData, "the list was changed")
+}
+
+/// Makes a file of this process alone, in the directory for temporary files.
+pub fn unnamed_file() -> std::result::Result<File, Failure> {
+    let dir = std::env::temp_dir();
+    let failed = |errno| Failure::of_errno("making a file without a name in", &dir, errno);
+    Ok(Dir::open(&dir)?.create_unnamed().map_err(failed)?.into())
 }
 
 #[cfg(test)]
@@ -68,14 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_come_back_in_the_opposite_order_with_their_modes() {
+    fn records_come_back_in_the_opposite_order() {
         let mut spool = Spool::new(tempfile::tempfile().unwrap());
-        let all = [("", None), ("a", Some(0o755)), ("a/b\u{fc}", Some(0)), ("c", None)];
-        for (path, mode) in all {
-            spool.push(Path::new(path), mode).unwrap();
+        let all: [&[u8]; 4] = [b"", b"a", b"a/b\xfc\0", &[7; RECORD_BYTES_MAX]];
+        for record in all {
+            spool.push(record).unwrap();
         }
-        for (path, mode) in all.iter().rev() {
-            assert_eq!(spool.pop().unwrap(), Some((PathBuf::from(path), *mode)));
+        for record in all.iter().rev() {
+            assert_eq!(spool.pop().unwrap().as_deref(), Some(*record));
         }
         assert_eq!(spool.pop().unwrap(), None);
     }

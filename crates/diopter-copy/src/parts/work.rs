@@ -61,6 +61,8 @@ pub fn copy_parts(
     observer: &mut dyn Observer,
 ) -> Outcome {
     let started = Instant::now();
+    // A file with several names is copied under one of them; the planner makes the others.
+    let options = &Options { preserve: options.preserve.without_links(), ..options.clone() };
     let shape = Shape::new(options.bs, options.iodepth);
     let pipeline = shape.and_then(|shape| session::start_engine(options.backend, shape));
     let made = pipeline.and_then(|pipeline| Ok((pipeline, Places::open(roots)?)));
@@ -201,11 +203,13 @@ impl Worker<'_> {
     }
 }
 
-fn looked_up(entry: &Entry) -> Result<Inode, Failure> {
+/// Looks up a name that the walk has found.
+pub fn looked_up(entry: &Entry) -> Result<Inode, Failure> {
     entry.look()?.ok_or_else(|| replaced(&entry.path()))
 }
 
-fn replaced(path: &Path) -> Failure {
+/// The failure of a name that changed since.
+pub fn replaced(path: &Path) -> Failure {
     let cause = "it was removed or replaced while its directory was copied";
     Failure::of_rule("looking up", path, cause, "end what writes to it, or use a snapshot")
 }

@@ -1,9 +1,11 @@
 //! Passes over the bytes of one file: from source to target, and back for verify.
 
-use std::os::fd::AsFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use diopter::{Errno, File};
+use diopter_os::fiemap::fiemap;
 use diopter_os::space;
 
 use super::{Session, WrittenTo};
@@ -16,6 +18,9 @@ use crate::pipeline::{Interruption, Milestone};
 use crate::segments::{Holes, Segments};
 use crate::shape::Shape;
 use crate::source::{Content, Source};
+
+/// Extents of a target that are looked at in one call.
+const EXTENTS_MAX: usize = 4096;
 
 /// An open target.
 #[derive(Clone, Copy)]
@@ -128,7 +133,7 @@ impl Session<'_> {
         }
         let unreadable = |errno| Failure::of_errno("looking for holes", source.path(), errno);
         while let Some(range) = segments.next(source.file()).map_err(unreadable)? {
-            match space::fallocate_keep_size(fd, range.start, range.end - range.start) {
+            match allocate(fd, range.start..range.end) {
                 Ok(()) => {}
                 // Each write then allocates its blocks.
                 Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL) => return Ok(()),
@@ -291,6 +296,32 @@ pub fn read_failed(why: Interruption, what: &'static str, path: &Path) -> Stop {
         Interruption::Backend(error) => Failure::of_engine(what, path, &error.into()),
     };
     Stop::Failed(failure)
+}
+
+/// Allocates a range that may be allocated in part, by an earlier run. XFS wants room for all of
+/// it, whatever is allocated: without that room, only what is missing is allocated.
+fn allocate(fd: BorrowedFd<'_>, range: Range<u64>) -> Result<(), Errno> {
+    let take = |range: Range<u64>| match range.is_empty() {
+        true => Ok(()),
+        false => space::fallocate_keep_size(fd, range.start, range.end - range.start),
+    };
+    let full = match take(range.clone()) {
+        Err(errno @ (Errno::ENOSPC | Errno::EDQUOT)) => errno,
+        done => return done,
+    };
+    let mut at = range.start;
+    while at < range.end {
+        let extents = fiemap(fd, at, range.end - at, false, EXTENTS_MAX).map_err(|_| full)?;
+        let is_all = extents.len() < EXTENTS_MAX;
+        for extent in extents {
+            take(at..extent.logical.min(range.end))?;
+            at = at.max(extent.end());
+        }
+        if is_all {
+            break;
+        }
+    }
+    take(at..range.end)
 }
 
 #[cfg(test)]

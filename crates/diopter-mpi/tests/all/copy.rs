@@ -119,6 +119,58 @@ fn a_single_large_file_is_copied_by_several_ranks_and_failures_are_reported() {
     assert_eq!(errors.matches("dio-mpi: cannot open").count(), 1, "{errors}");
 }
 
+/// Returns the inodes of names below a directory.
+fn inodes(root: &Path, names: &[&str]) -> Vec<u64> {
+    names.iter().map(|name| root.join(name).metadata().unwrap().ino()).collect()
+}
+
+#[test]
+fn the_names_of_a_file_in_several_directories_are_links_of_one_copy_also_with_resume() {
+    const SMALL: [&str; 3] = ["deep/7", "deep/er/another", "deep/er/and/deeper/third"];
+    const LARGE: [&str; 2] = ["large", "deep/er/large too"];
+    let dir = tempfile::tempdir().unwrap();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    make_tree(&source, LARGE_BYTES);
+    for names in [&SMALL[..], &LARGE] {
+        for name in &names[1..] {
+            fs::hard_link(source.join(names[0]), source.join(name)).unwrap();
+        }
+    }
+    let is_one = |names: &[&str]| {
+        let inodes = inodes(&target, names);
+        let links = target.join(names[0]).metadata().unwrap().nlink();
+        inodes.iter().all(|inode| *inode == inodes[0]) && links == names.len() as u64
+    };
+    let text = job::succeed(3, words(dir.path(), &["-a"]));
+    assert!(text.contains("303 files, 5 directories, 1 others, 3 hard links"), "{text}");
+    assert!(is_one(&SMALL) && is_one(&LARGE));
+    check_equal(&source, &target);
+    for name in ["deep", "deep/er", "deep/er/and/deeper"] {
+        let time = |root: &Path| root.join(name).metadata().unwrap().modified().unwrap();
+        assert_eq!(time(&source), time(&target), "{name}");
+    }
+    // Missing names, a name that is another file, and a file that changed.
+    for name in [SMALL[1], LARGE[1]] {
+        fs::remove_file(target.join(name)).unwrap();
+    }
+    fs::write(target.join(LARGE[1]), "another file").unwrap();
+    let text = job::succeed(3, words(dir.path(), &["-a", "--resume", "-T"]));
+    assert!(text.contains("hard links"), "{text}");
+    assert!(is_one(&SMALL) && is_one(&LARGE), "{text}");
+    check_equal(&source, &target);
+    fs::write(source.join(SMALL[2]), "changed").unwrap();
+    job::succeed(3, words(dir.path(), &["-a", "--resume", "-T"]));
+    assert!(is_one(&SMALL));
+    check_equal(&source, &target);
+    let text = job::succeed(3, words(dir.path(), &["-a", "--resume", "-T"]));
+    assert!(text.starts_with("0 files") && text.contains(" 0 hard links"), "{text}");
+    // Without --preserve=links, each name is a file.
+    fs::remove_dir_all(&target).unwrap();
+    let text = job::succeed(3, words(dir.path(), &["-p"]));
+    assert!(text.starts_with("306 files"), "{text}");
+    check_equal(&source, &target);
+}
+
 /// Returns the processes of a job: those of the program that have the directory in their arguments.
 fn ranks_of(dir: &Path) -> Vec<PathBuf> {
     let program = fs::canonicalize(env!("CARGO_BIN_EXE_dio-mpi")).unwrap();

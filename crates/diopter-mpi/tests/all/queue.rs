@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use diopter_copy::parts::{NAMES_MAX, Part, Planner};
 use diopter_copy::{Options, StopFlag};
@@ -11,6 +12,9 @@ const NAMES: usize = 10_000;
 
 /// Memory that the plan may take, in bytes.
 const GROWTH_MAX: u64 = 16 << 20;
+
+/// The second half of the names may take so many times the first half's time.
+const SLOWER_MAX: u32 = 3;
 
 /// Returns the memory of this process, in bytes.
 fn resident() -> u64 {
@@ -33,7 +37,7 @@ fn make(root: &Path) {
 }
 
 #[test]
-fn a_million_names_are_handed_out_once_in_bounded_memory() {
+fn a_million_names_are_handed_out_once_in_bounded_memory_and_flat_time() {
     let dir = tempfile::tempdir().unwrap();
     let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make(&source);
@@ -43,16 +47,22 @@ fn a_million_names_are_handed_out_once_in_bounded_memory() {
     let mut planner = Planner::new(&options, 3, &stop, &mut observer).ok().unwrap();
     let (before, mut most) = (resident(), 0);
     let (mut names, mut parts) = (0, 0);
+    let (started, mut half) = (Instant::now(), Duration::ZERO);
     while let Some(part) = planner.next_part() {
         let Part::Names(part) = part else { panic!("no file is large") };
         assert!(part.names.len() <= NAMES_MAX && part.is_new);
         names += part.names.len();
         parts += 1;
+        if names <= DIRECTORIES * NAMES / 2 {
+            half = started.elapsed();
+        }
         if parts % 500 == 0 {
             most = most.max(resident().saturating_sub(before));
         }
     }
+    let other_half = started.elapsed() - half;
     assert_eq!(names, DIRECTORIES * NAMES);
+    assert!(other_half <= half * SLOWER_MAX, "{half:?}, then {other_half:?}");
     assert!(most <= GROWTH_MAX, "{most} bytes for {parts} parts");
     assert_eq!(planner.finish().report.exit_status, 0);
 }
