@@ -12,6 +12,7 @@ use cp_support::*;
 use diopter::layouts::StripedFile;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_testkit::machine::{FileSystem, Loop, Mount, run};
+use rustix::process::Signal;
 
 const MIB: u64 = 1 << 20;
 
@@ -71,6 +72,28 @@ fn a_full_disk_is_reported_before_anything_is_written_and_nothing_is_left() {
     // There is room for what fits, so nothing of the others is left in the dark.
     make_file(&source, 1, 40 * MIB);
     cp_well(&[], &source, &target);
+    assert_same(&source, &target);
+}
+
+#[test]
+fn a_copy_is_resumed_on_an_xfs_without_room_for_a_second_one() {
+    let Some(disk) = device_of(512 * MIB) else { return };
+    let Some(disk) = mounted(disk, FileSystem::Xfs { extra: &[] }) else { return };
+    let (_dir, source) = source_of(SLOW_BYTES);
+    let free = rustix::fs::statvfs(disk.path()).unwrap();
+    let free = free.f_bavail * free.f_frsize;
+    // With the interrupted copy, there is no room for another.
+    let filler = File::create(disk.path().join("filler")).unwrap();
+    let bytes = free.checked_sub(SLOW_BYTES + SLOW_BYTES / 2).expect("a copy fits");
+    diopter_os::space::fallocate_extend(filler.as_fd(), 0, bytes).unwrap();
+    let target = disk.path().join("target");
+    let copy = start_slowly(&["--resume"], &source, &target);
+    wait_for_record(&target);
+    send(&copy, Signal::INT);
+    let output = copy.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", message(&output));
+    let report = cp_report(&["--resume"], &source, &target);
+    assert!(report["resumed_bytes"].as_u64().unwrap() > 0, "{report}");
     assert_same(&source, &target);
 }
 

@@ -153,7 +153,8 @@ fn a_signal_in_a_tree_leaves_whole_files_only() {
     let copy = start_slowly(&["-r"], &source, &target);
     let is_begun = || std::fs::read_dir(&target).is_ok_and(|entries| entries.count() >= 3);
     wait_for("the third file", is_begun);
-    assert_ended_by(copy, Signal::INT, 130);
+    let text = assert_ended_by(copy, Signal::INT, 130);
+    assert!(text.contains("ended by SIGINT after ") && text.contains(" -u "), "{text}");
     let copied = names(&target);
     assert!((1..8).contains(&copied.len()), "{copied:?}");
     for name in copied {

@@ -293,6 +293,24 @@ fn a_control_group_is_traced_with_what_is_moved_to_it_until_it_is_removed() {
 
 /// A terminal of 20 columns: what is written to it, until the other end is closed.
 #[test]
+fn the_live_view_has_every_second_in_lines_that_fit() {
+    if !can_trace() {
+        return;
+    }
+    let shell = Waiting::reader(Path::new("/dev/null"));
+    let duration = ["trace", "--live", "--duration", "2500ms", "-p", &shell.process()];
+    let mut dio = Command::new(DIO);
+    let output = dio.args(duration).env_remove("COLUMNS").output().unwrap();
+    assert!(output.status.success(), "{}", message(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let moments = text.lines().filter_map(|line| line.split_once(" s  ")?.0.trim().parse().ok());
+    let moments: Vec<f64> = moments.collect();
+    assert!(moments.len() >= 3 && moments.last().is_some_and(|last| *last >= 2.3), "{text}");
+    let mut rows = text.lines().take_while(|line| line.starts_with(' '));
+    assert!(rows.all(|line| line.chars().count() <= 72), "{text}");
+}
+
+#[test]
 fn on_a_narrow_terminal_q_ends_the_live_view_with_the_report() {
     if !can_trace() {
         return;

@@ -20,6 +20,8 @@ const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_millis(100);
 /// Looking takes at most one part in so many of the time.
 const LOOK_SHARE: u32 = 20;
+/// The last part of an interval is seen from this share of it on.
+const LAST_SHARE: u32 = 10;
 /// A turn comes at least so often.
 const TURN: Duration = Duration::from_millis(100);
 
@@ -33,7 +35,8 @@ pub trait Watcher {
         None
     }
 
-    /// An interval has passed; returns false if the trace has to end.
+    /// An interval has passed, or the trace ends within one; returns false if the trace has
+    /// to end.
     fn see(&mut self, _interval: &Interval) -> bool {
         true
     }
@@ -84,6 +87,12 @@ impl Watched {
         loop {
             let is_asked = self.wait(&due, watcher)? && watcher.is_asked_to_end();
             if let Some(ended) = self.ended(&due, is_asked) {
+                joining.keep_up()?;
+                let elapsed = due.seen.elapsed();
+                // The last part may have what the user ended the trace for.
+                if due.interval.is_some_and(|interval| elapsed >= interval / LAST_SHARE) {
+                    watcher.see(&joining.interval(elapsed));
+                }
                 return Ok(ended);
             }
             if !is_recorded() {

@@ -35,7 +35,7 @@ pub fn run(options: &CpOptions, filter: &Filter, output: &mut dyn Write) -> u8 {
     let outcome = diopter_copy::copy(&options.copy, signals.flag(), &mut progress);
     progress.finish();
     if let Some(ended) = &outcome.ended {
-        log::line(&format!("dio cp: {}", ending(ended, options.copy.resume)));
+        log::line(&format!("dio cp: {}", ending(ended, outcome.report.files, options.copy.resume)));
     }
     log_how(filter, &outcome.report);
     conclude(options, &outcome.report, output)
@@ -67,8 +67,15 @@ pub fn json_schema() -> schemars::Schema {
 }
 
 /// Returns the last line of a run that a signal ended: what it left, and what to do.
-fn ending(ended: &Ended, has_resume: bool) -> String {
+fn ending(ended: &Ended, files: u64, has_resume: bool) -> String {
     let name = ended.signal.name();
+    if let (Left::Unchanged, 1..) = (&ended.left, files) {
+        let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+        return format!(
+            "ended by {name} after {files}, and no other is changed; run the command again with \
+             -u to copy the rest"
+        );
+    }
     let remedy = match &ended.left {
         Left::PartlyWritten(target) => {
             let target = untrusted::name(target);

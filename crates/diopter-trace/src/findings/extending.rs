@@ -3,7 +3,7 @@
 
 use super::{PER_MILLE_COSTLY, Shown, shown};
 use crate::document::{Finding, Severity};
-use crate::model::{Trace, TracedOp, TracedRequest};
+use crate::model::{Door, Trace, TracedOp, TracedRequest};
 use crate::phases::end_of;
 
 /// Pairs of neighbours that must follow each other without overlap, per mille. Not all: what the
@@ -18,7 +18,7 @@ fn finding(trace: &Trace) -> Option<Finding> {
     let is_write = |request: &TracedRequest| request.op == TracedOp::Write;
     let is_extending = |request: &TracedRequest| request.is_extending == Some(true);
     let shown = shown(trace, PER_MILLE_COSTLY, is_write, is_extending)?;
-    if !is_serial(trace, &shown) {
+    if is_one_at_a_time(trace, &shown) || !is_serial(trace, &shown) {
         return None;
     }
     let seen = format!(
@@ -57,6 +57,14 @@ fn cause(trace: &Trace, shown: &Shown) -> String {
         all if all == shown.requests.len() => xfs.to_owned(),
         _ => format!("{ext4}; {xfs}"),
     }
+}
+
+/// Returns true if one thread made those writes by system calls that block: none could overlap.
+fn is_one_at_a_time(trace: &Trace, shown: &Shown) -> bool {
+    let mut requests = shown.requests.iter().map(|at| &trace.requests[*at]);
+    let Some(first) = requests.next() else { return true };
+    let is_its = |next: &TracedRequest| next.door == Door::Syscall && next.thread == first.thread;
+    is_its(first) && requests.all(is_its)
 }
 
 /// Returns true if those writes of each file followed each other without overlap.

@@ -25,6 +25,10 @@ fn table() -> Vec<(&'static str, Job, Vec<&'static str>)> {
         job.context = Context::Task;
         job.mark = |request| request.is_extending = Some(true);
     };
+    let blocking_serial = |job: &mut Job| {
+        serial(job);
+        job.door = Door::Syscall;
+    };
     vec![
         ("random reads", Job::default(), vec![]),
         ("large reads that fit", Job::with(|job| job.length = 1 << 20), vec![]),
@@ -54,6 +58,7 @@ fn table() -> Vec<(&'static str, Job, Vec<&'static str>)> {
             vec!["deferred-completion:cached-pages"],
         ),
         ("extending, one at a time", Job::overwrite(serial), vec!["serialised-extending"]),
+        ("extending, by a writer that blocks", Job::overwrite(blocking_serial), vec![]),
         (
             "extending, at once",
             Job::marked(|request| request.is_extending = Some(true)),

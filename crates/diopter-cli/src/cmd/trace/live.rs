@@ -13,6 +13,10 @@ use diopter_trace::predict::places;
 use diopter_trace::{Interval, Watcher};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
+use crate::terminal;
+
+/// Columns of a row without a terminal.
+const WIDTH: usize = 72;
 /// The time of a row.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Rows that are kept for a taller screen.
@@ -103,7 +107,10 @@ impl Watcher for Live {
             self.rows.pop_front();
         }
         let text = match &self.screen {
-            None => block(&self.rows[self.rows.len() - 1], interval),
+            None => {
+                let width = terminal::columns().unwrap_or(WIDTH);
+                block(&self.rows[self.rows.len() - 1], interval, width)
+            }
             Some(screen) => {
                 let title = title(&self.title, self.elapsed, screen.keys.is_some());
                 let lines = lines(&title, &self.rows, interval, self.size());
@@ -178,7 +185,7 @@ fn row(elapsed: Duration, interval: &Interval) -> Vec<String> {
     let time = |time: Option<u64>| time.map_or("-".to_owned(), time_text);
     let direct = totals.requests - totals.buffered;
     vec![
-        format!("{} s", elapsed.as_secs()),
+        moment(elapsed, interval.elapsed),
         per_second(totals.requests, interval.elapsed),
         mib_per_second(totals.bytes, interval.elapsed),
         time(total.map(|total| total.p50)),
@@ -188,6 +195,15 @@ fn row(elapsed: Duration, interval: &Interval) -> Vec<String> {
         percent(totals.split, totals.requests),
         contexts(&totals.completions, totals.requests),
     ]
+}
+
+/// The end of an interval; with a tenth if it was cut short.
+fn moment(elapsed: Duration, interval: Duration) -> String {
+    if interval >= INTERVAL {
+        return format!("{} s", elapsed.as_secs());
+    }
+    let tenths = elapsed.as_millis() / 100;
+    format!("{}.{} s", tenths / 10, tenths % 10)
 }
 
 /// The screen: the last seconds, then the files of the last one; each line cut to the width.
@@ -205,6 +221,12 @@ fn lines(
     for row in rows.iter().skip(rows.len().saturating_sub(room)) {
         table.row(row.clone());
     }
+    // The place of completions is the last column, and worth more than what it can follow from.
+    for name in ["direct", "split", "buffered"] {
+        if table.columns() > width {
+            table = table.without(|head| head == name);
+        }
+    }
     let Lines { head, rows } = table.lines(None);
     let mut lines = vec![title.to_owned()];
     lines.extend(head);
@@ -217,16 +239,30 @@ fn lines(
     lines.iter().map(|line| line.chars().take(width).collect()).collect()
 }
 
-/// One second where there is no screen: its figures in a line, then its files.
-fn block(row: &[String], interval: &Interval) -> String {
+/// One second where there is no screen: its figures, in lines of at most `width` columns where they
+/// fit, then its files.
+fn block(row: &[String], interval: &Interval, width: usize) -> String {
     let named = COLUMNS.iter().zip(row).map(|((name, _), cell)| match *name {
         "time" => format!("{cell:>6}"),
         "requests/s" | "MiB/s" => format!("{cell} {name}"),
         "completed in" => cell.clone(),
         name => format!("{name} {cell}"),
     });
-    let mut text = named.collect::<Vec<_>>().join("  ");
-    text.truncate(text.trim_end().len());
+    let mut text = String::new();
+    let mut columns = 0;
+    for cell in named.filter(|cell| !cell.is_empty()) {
+        let wide = cell.chars().count();
+        if columns == 0 {
+            columns = wide;
+        } else if columns + 2 + wide <= width {
+            text.push_str("  ");
+            columns += 2 + wide;
+        } else {
+            text.push_str("\n        ");
+            columns = 8 + wide;
+        }
+        text.push_str(&cell);
+    }
     text.push('\n');
     if !interval.files.is_empty() {
         for line in files(interval).iter().skip(1) {
@@ -349,17 +385,20 @@ mod tests {
     #[test]
     fn a_second_is_one_block_without_escapes() {
         let interval = interval();
-        let text = block(&row(Duration::from_secs(3), &interval), &interval);
-        let expected = "   3 s  400 requests/s  3.1 MiB/s  p50 100 us  p99 100 us  direct 99.5%  \
-                        buffered 0.5%  split 10.0%  kworker 100.0%\n        \
-                        \u{20}      400    3.1  100 us  \"/srv/a\\u{1b}[2Jb\"\n";
+        let interval = Interval { elapsed: INTERVAL, ..interval };
+        let text = block(&row(Duration::from_secs(3), &interval), &interval, 72);
+        let expected = "   3 s  200 requests/s  1.5 MiB/s  p50 100 us  p99 100 us  \
+                        direct 99.5%\n        buffered 0.5%  split 10.0%  kworker 100.0%\n        \
+                        \u{20}      200    1.5  100 us  \"/srv/a\\u{1b}[2Jb\"\n";
         assert_eq!(text, expected);
+        let half = Interval { elapsed: INTERVAL / 2, ..interval };
+        assert_eq!(row(Duration::from_millis(3_500), &half)[..2], ["3.5 s", "400"]);
     }
 
     #[test]
     fn a_second_without_requests_has_no_shares() {
         let interval = Interval { elapsed: INTERVAL, totals: Totals::default(), files: Vec::new() };
-        let text = block(&row(INTERVAL, &interval), &interval);
+        let text = block(&row(INTERVAL, &interval), &interval, 200);
         let expected = "   1 s  0 requests/s  0.0 MiB/s  p50 -  p99 -  direct -  buffered -  \
                         split -\n";
         assert_eq!(text, expected);
@@ -378,9 +417,14 @@ mod tests {
                 assert!(!lines.concat().contains('\u{1b}'), "{lines:?}");
             }
         }
+        let narrow = lines("process 1: 40 s", &rows, &interval, (60, 24));
+        assert!(
+            narrow[2].contains("kworker 100.0%") && !narrow[1].contains("direct"),
+            "{narrow:#?}"
+        );
         let screen = lines("process 1: 40 s", &rows, &interval, (80, 24));
         assert_eq!(screen.len(), 24);
-        assert!(screen[1].contains("requests/s") && screen[20].contains("39 s"), "{screen:#?}");
+        assert!(screen[1].contains("requests/s") && screen[20].contains("39.0 s"), "{screen:#?}");
         assert!(screen[23].contains("/srv/a"), "{screen:#?}");
     }
 }
