@@ -6,6 +6,7 @@ mod sizer;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use diopter_core::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use diopter_core::engine::Engine;
@@ -32,14 +33,18 @@ pub struct Rados {
     transfers: Transfers,
     /// Finished bios, for the next turn.
     over: Vec<FinishedBio>,
-    /// Bios that wait for the size of their file to be known or raised, by the file's address.
-    waiting: HashMap<usize, Waiting>,
+    /// Bios that wait for the size of their file to be known or raised.
+    waiting: HashMap<Key, Waiting>,
     /// `None` until a bio waits.
     sizer: Option<Sizer>,
 }
 
-/// The bios of a file whose size is being asked for or raised. There is one such question at a
-/// time; those that come meanwhile share the next one.
+/// The address of a file, and true for its writes: a read does not fail because a size could not be
+/// raised.
+type Key = (usize, bool);
+
+/// The bios of a file whose size is being asked for, or those for which it is being raised. There
+/// is one such question at a time; those that come meanwhile share the next one.
 struct Waiting {
     file: Arc<File>,
     asked: Vec<HeldBio>,
@@ -90,7 +95,7 @@ impl Rados {
             return self.over.push(bio.finish(result));
         }
         match source.need(&spec) {
-            Ok(Need::Ready(size)) => self.transfers.start(bio, source.parts(&spec, size)),
+            Ok(Need::Ready(size)) => self.transfers.start(bio, source.bytes(&spec, size)),
             Ok(Need::Size(file)) => self.ask(&file, bio),
             Err(errno) => self.over.push(bio.finish(Err(errno))),
         }
@@ -98,7 +103,7 @@ impl Rados {
 
     /// Lets a bio wait for the size of its file.
     fn ask(&mut self, file: &Arc<File>, bio: HeldBio) {
-        let key = Arc::as_ptr(file).addr();
+        let key = (Arc::as_ptr(file).addr(), bio.spec().op == Op::Write);
         let waiting = self.waiting.entry(key).or_insert_with(|| Waiting {
             file: Arc::clone(file),
             asked: Vec::new(),
@@ -115,21 +120,21 @@ impl Rados {
             }
             waiting.asked = std::mem::take(&mut waiting.next);
             let ends = waiting.asked.iter().map(|bio| {
-                let spec = bio.spec();
                 let object = self.slab.object(bio.id());
-                let end = object.and_then(|object| Some(object.as_remote::<Source>()?.end(&spec)));
-                (spec.op == Op::Write, end.unwrap_or(0))
+                object.and_then(|object| Some(object.as_remote::<Source>()?.end(&bio.spec())))
             });
-            // The size that the furthest write needs is enough for all; so is any for reads.
-            let question = ends.max().expect("some were asked");
+            // The size that the furthest one needs is enough for all.
+            let end = ends.flatten().max().unwrap_or(0);
             let sizer = self.sizer.get_or_insert_with(|| Sizer::new(self.transfers.waker()));
-            sizer.ask(*key, Arc::clone(&waiting.file), question);
+            sizer.ask(*key, Arc::clone(&waiting.file), end);
         }
     }
 
-    /// Starts the bios whose size is known now.
-    fn take_replies(&mut self) {
+    /// Starts the bios whose size is known now; returns true if there are any.
+    fn take_replies(&mut self) -> bool {
+        let mut has_some = false;
         while let Some((key, reply)) = self.sizer.as_mut().and_then(Sizer::take) {
+            has_some = true;
             let Some(waiting) = self.waiting.get_mut(&key) else { continue };
             let asked = std::mem::take(&mut waiting.asked);
             if waiting.next.is_empty() {
@@ -141,14 +146,26 @@ impl Rados {
                 let source = source.expect("only those of files wait");
                 match &reply {
                     Ok(size) => {
-                        let parts = source.parts(&bio.spec(), *size);
-                        self.transfers.start(bio, parts);
+                        let bytes = source.bytes(&bio.spec(), *size);
+                        self.transfers.start(bio, bytes);
                     }
                     Err(error) => self.over.push(bio.finish(Err(errno_of(error)))),
                 }
             }
         }
         self.send_questions();
+        has_some
+    }
+
+    /// Sends parts of what has started, as far as the connection has room.
+    fn send(&mut self) {
+        let slab = &self.slab;
+        self.transfers.send(|bio, bytes| {
+            let object = slab.object(bio.id());
+            let source = object.as_ref().and_then(|it| it.as_remote::<Source>());
+            let part = source.ok_or(Errno::EBADF).and_then(|it| it.part(&bio.spec(), bytes));
+            part.map_err(|errno| -errno.raw())
+        });
     }
 
     /// Ends the bios that were transferred.
@@ -166,10 +183,15 @@ impl Rados {
 
     /// Ends what has completed, and starts what could not start before.
     fn collect(&mut self) {
-        self.take_transferred();
-        self.take_replies();
-        // Parts that librados refused at once.
-        self.take_transferred();
+        loop {
+            // This takes the signal of a reply as well, so that replies are looked at after it.
+            self.take_transferred();
+            let has_replies = self.take_replies();
+            self.send();
+            if !has_replies && !self.transfers.has_over() {
+                return;
+            }
+        }
     }
 
     /// Advances everything, and hands over the finished bios.
@@ -192,18 +214,18 @@ impl Rados {
     }
 }
 
-/// Ends a bio whose parts have completed.
+/// Ends a bio of which no part is in flight.
 fn finish(source: &Source, transferred: Transferred) -> FinishedBio {
-    let Transferred { mut bio, bytes, missing, failure } = transferred;
+    let Transferred { mut bio, bytes, is_sent, missing, failure } = transferred;
     let spec = bio.spec();
-    if let Some(code) = failure {
-        return bio.finish(Err(Errno::from_raw(code.saturating_neg())));
-    }
     let is_write = spec.op == Op::Write;
     // Without the lock another client may have removed objects meanwhile. It is unknown whether
     // what was written is there, as after a write without a reply.
-    if source.prove().is_err() {
+    if is_sent && source.prove().is_err() {
         return bio.finish(Err(if is_write { Errno::ETIMEDOUT } else { Errno::ESTALE }));
+    }
+    if let Some(code) = failure {
+        return bio.finish(Err(Errno::from_raw(code.saturating_neg())));
     }
     if is_write {
         source.note_written(&spec);
@@ -219,6 +241,9 @@ fn finish(source: &Source, transferred: Transferred) -> FinishedBio {
 
 /// The errno of what failed before a bio was sent.
 fn errno_of(error: &Error) -> Errno {
+    if error.is_unknown() {
+        return Errno::ETIMEDOUT;
+    }
     match (error.kind(), error.errno()) {
         (ErrorKind::Lease, _) => Errno::ENOLCK,
         (_, Some(number)) => Errno::from_raw(number),
@@ -240,7 +265,8 @@ impl Backend for Rados {
         }
         self.held += accepted;
         self.send_questions();
-        if !self.over.is_empty() {
+        self.send();
+        if !self.over.is_empty() || self.transfers.has_over() {
             self.transfers.waker().wake();
         }
         accepted
@@ -313,13 +339,22 @@ impl Drop for Rados {
     /// Waits for what is in flight. A bio that librados keeps for longer stays held: the slab keeps
     /// its memory.
     fn drop(&mut self) {
-        let mut done = Vec::new();
-        for _ in 0..TEARDOWN_WAIT_MAX.as_millis() / WAIT_SLICE.as_millis() {
+        let (mut done, begin) = (Vec::new(), Instant::now());
+        loop {
             self.advance(&mut done);
-            if self.held == 0 {
+            let left = TEARDOWN_WAIT_MAX.saturating_sub(begin.elapsed());
+            if self.held == 0 || left.is_zero() {
                 break;
             }
-            self.transfers.wait(WAIT_SLICE);
+            self.transfers.wait(left.min(WAIT_SLICE));
+        }
+        // Their slab keeps their files open for ever.
+        let waiting = self.waiting.values().flat_map(|it| it.asked.iter().chain(&it.next));
+        for bio in self.transfers.bios().chain(waiting) {
+            let object = self.slab.object(bio.id());
+            if let Some(source) = object.as_ref().and_then(|it| it.as_remote::<Source>()) {
+                source.give_up();
+            }
         }
     }
 }

@@ -9,6 +9,7 @@
 
 mod done;
 mod library;
+mod room;
 mod cluster;
 mod pool;
 mod write_op;

@@ -354,7 +354,7 @@ impl Commands {
         arguments.extend(["--run-name", BENCH]);
         if verb == "write" {
             self.rados(&["cleanup", "--run-name", BENCH]);
-            // A store of 2 GiB that is full makes writers wait.
+            // A full store makes writers wait.
             arguments.extend(["-b", "4M", "--no-cleanup", "--max-objects", "512"]);
         }
         let printed = self.rados(&arguments).expect("a run");

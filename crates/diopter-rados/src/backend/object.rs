@@ -1,6 +1,7 @@
 //! `Object`: what a target of the engine consists of. It is a whole object of a pool, or a column
 //! of a striped object: the objects of one position in every set, one after the other.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -162,36 +163,30 @@ impl Source {
         }
     }
 
-    /// Returns the bytes of a bio that exist in a file of `size` bytes, and their parts: one for
-    /// each object.
-    pub fn parts(&self, spec: &BioSpec, size: u64) -> (usize, Vec<Part<'_>>) {
+    /// Returns how many bytes of a bio exist in a file of `size` bytes.
+    pub fn bytes(&self, spec: &BioSpec, size: u64) -> usize {
         let length = u64::from(spec.length());
-        let length = match self {
+        in_memory(match self {
             Source::Column { striping, column, .. } if spec.op == Op::Read => {
                 length.min(striping.object_size(*column, size).saturating_sub(spec.offset))
             }
             _ => length,
-        };
-        let mut parts = Vec::new();
-        let mut done = 0;
-        while done < length {
-            let at = spec.offset + done;
-            let (pool, object, offset, room) = self.locate(at);
-            let bytes = (length - done).min(room).min(OPERATION_BYTES_MAX);
-            parts.push(Part {
-                pool,
-                object,
-                offset,
-                bytes: in_memory(done)..in_memory(done + bytes),
-            });
-            done += bytes;
-        }
-        (in_memory(length), parts)
+        })
     }
 
-    /// Returns the pool, the name and the offset of a byte, and the bytes up to the object's end.
-    fn locate(&self, at: u64) -> (&Pool, Vec<u8>, u64, u64) {
-        match self {
+    /// Returns the part of a bio that begins at the first of these bytes: up to the end of its
+    /// object.
+    ///
+    /// # Errors
+    /// Fails with `ENOLCK` for a write of which the lock may be lost before it takes effect.
+    pub fn part(&self, spec: &BioSpec, bytes: Range<usize>) -> Result<Part, Errno> {
+        if spec.op == Op::Write
+            && let Source::Column { file, .. } = self
+        {
+            file.prove_to_write().map_err(|error| errno_of(&error))?;
+        }
+        let at = spec.offset + bytes.start as u64;
+        let (pool, object, offset, room) = match self {
             Source::Whole { pool, name, .. } => (pool, name.clone(), at, u64::MAX),
             Source::Column { file, column, .. } => {
                 let layout = file.layout();
@@ -199,7 +194,13 @@ impl Source {
                 let object = set.saturating_mul(layout.stripe_count()) + u64::from(column.0);
                 (file.pool(), file.object_name(object), offset, layout.object_size() - offset)
             }
-        }
+        };
+        // The first object has the attributes: without it, the file was removed.
+        let is_first = matches!(self, Source::Column { file, column, .. }
+            if column.0 == 0 && at < file.layout().object_size());
+        let end = bytes.end.min(bytes.start + in_memory(room.min(OPERATION_BYTES_MAX)));
+        let bytes = bytes.start..end;
+        Ok(Part { pool: pool.clone(), object, offset, bytes, may_be_missing: !is_first })
     }
 
     /// Returns the bytes of a read up to the first that is missing. A striped object has zeros for
@@ -216,6 +217,14 @@ impl Source {
         match self {
             Source::Whole { .. } => Ok(()),
             Source::Column { file, .. } => file.prove(),
+        }
+    }
+
+    /// Lets the lock of the file end by itself, which nothing else would after its bios were left to
+    /// their slab.
+    pub fn give_up(&self) {
+        if let Source::Column { file, .. } = self {
+            file.stop_renewing();
         }
     }
 
@@ -263,9 +272,12 @@ impl Source {
                 while done < bytes.len() {
                     let (at, run) = unit_at(*striping, *column, offset + done as u64);
                     let end = bytes.len().min(done + run);
-                    let written = file.write_at(at, &bytes[done..end]);
-                    written.map_err(|error| errno_of(&error))?;
-                    done = end;
+                    match file.write_at(at, &bytes[done..end]).map_err(|error| errno_of(&error)) {
+                        Ok(()) => done = end,
+                        // Not an error of what was written before.
+                        Err(Errno::EAGAIN) if done > 0 => return Ok(done),
+                        Err(errno) => return Err(errno),
+                    }
                 }
             }
         }

@@ -3,33 +3,33 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use super::Key;
 use crate::error::Error;
 use crate::loader::Waker;
 use crate::striper::File;
 
 /// A question: the key of its reply, the file, and the end of a read or a write.
 struct Question {
-    key: usize,
+    key: Key,
     file: Arc<File>,
-    is_write: bool,
     end: u64,
 }
 
 impl Question {
     fn reply(self) -> Reply {
-        let size = self.file.make_ready(self.is_write, self.end);
+        let size = self.file.make_ready(self.key.1, self.end);
         (self.key, size)
     }
 }
 
 /// The key of a question, and the size.
-type Reply = (usize, Result<u64, Error>);
+type Reply = (Key, Result<u64, Error>);
 
 /// Asks on its own thread, which ends after the drop.
 pub struct Sizer {
     questions: Sender<Question>,
     replies: Receiver<Reply>,
-    /// Replys of the calling thread, if no other can be started.
+    /// Replies of the calling thread, if no other can be started.
     own: Vec<Reply>,
     waker: Waker,
 }
@@ -52,9 +52,9 @@ impl Sizer {
         Sizer { questions, replies, own: Vec::new(), waker }
     }
 
-    /// Asks for the size of a file, raised to `end` for a write.
-    pub fn ask(&mut self, key: usize, file: Arc<File>, (is_write, end): (bool, u64)) {
-        let sent = self.questions.send(Question { key, file, is_write, end });
+    /// Asks for the size of a file, which is raised to `end` first if the key is that of writes.
+    pub fn ask(&mut self, key: Key, file: Arc<File>, end: u64) {
+        let sent = self.questions.send(Question { key, file, end });
         if let Err(unsent) = sent {
             self.own.push(unsent.0.reply());
             self.waker.wake();

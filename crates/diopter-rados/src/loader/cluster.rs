@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::library::{Handle, Library, c_string, checked};
+use super::room::Room;
 use crate::error::{Error, ErrorKind, shown};
 
 /// Bytes of the text of an option that is a number, with room for others.
@@ -59,6 +60,7 @@ pub struct Cluster {
 pub struct Connection {
     pub library: Library,
     pub handle: Handle,
+    pub room: Arc<Room>,
 }
 
 // SAFETY: librados's handle of a cluster may be used from any thread.
@@ -82,7 +84,7 @@ impl Cluster {
     /// user.
     pub fn connect(library: &Library, how: &Connect) -> Result<Cluster, Error> {
         let conf = Conf::open(how.conf.as_deref())?;
-        let connection = Connection::create(library, &how.user)?;
+        let mut connection = Connection::create(library, &how.user)?;
         connection.read(&conf)?;
         connection.set("client_mount_timeout", how.connect_timeout)?;
         for option in ["rados_mon_op_timeout", "rados_osd_op_timeout"] {
@@ -98,6 +100,9 @@ impl Cluster {
             let user = shown(how.user.as_bytes());
             format!("connect to the cluster of {} as {user}", text(&conf.path))
         })?;
+        let number = |option| connection.get(option).ok()?.parse().ok();
+        let inflight = ["objecter_inflight_ops", "objecter_inflight_op_bytes"].map(number);
+        connection.room = Arc::new(Room::new(inflight));
         Ok(Cluster { connection: Arc::new(connection) })
     }
 
@@ -119,7 +124,8 @@ impl Connection {
             (library.functions.rados_create2)(&raw mut handle, c"ceph".as_ptr(), name.as_ptr(), 0)
         };
         checked(code, || format!("create a client {}", shown(user.as_bytes())))?;
-        Ok(Connection { library: library.clone(), handle })
+        let room = Arc::new(Room::new([None, None]));
+        Ok(Connection { library: library.clone(), handle, room })
     }
 
     fn read(&self, conf: &Conf) -> Result<(), Error> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::cluster::{Cluster, Connection};
 use super::library::{Functions, Handle, c_string, changed, checked};
+use super::room::Room;
 use super::write_op::WriteOp;
 use crate::error::{Error, shown};
 
@@ -120,6 +121,10 @@ impl Cluster {
 impl Shared {
     pub fn functions(&self) -> &Arc<Functions> {
         &self.connection.library.functions
+    }
+
+    pub fn room(&self) -> &Arc<Room> {
+        &self.connection.room
     }
 
     /// The text of an operation for an error.

@@ -144,6 +144,12 @@ impl Lease {
         }
     }
 
+    /// Renews the lock no more. Its lease ends by itself.
+    pub fn give_up(&self) {
+        let why = Error::new(ErrorKind::Lease, "its owner gave it up");
+        self.held.state().lost.get_or_insert(why);
+    }
+
     /// Returns true if the lease has not run out.
     pub fn is_held(&self) -> bool {
         let state = self.held.state();
@@ -206,6 +212,9 @@ impl Held {
         let renewal = self.length / RENEWALS;
         let mut wait = renewal;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(wait) {
+            if self.state().lost.is_some() {
+                return;
+            }
             let steps = self.pool.write_op().assert_exists();
             let mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
             let renewed = self.lock("renew the lock of", steps, (*mode, MUST_RENEW));

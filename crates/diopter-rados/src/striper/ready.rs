@@ -38,6 +38,18 @@ impl File {
         self.lease.as_ref().map_or(Ok(()), Lease::prove)
     }
 
+    /// Fails if the lock that it was opened with may be lost before a write takes effect.
+    pub(crate) fn prove_to_write(&self) -> Result<(), Error> {
+        self.lease_to("write")?.prove()
+    }
+
+    /// Renews the lock no more, for good: it ends by itself.
+    pub(crate) fn stop_renewing(&self) {
+        if let Some(lease) = &self.lease {
+            lease.give_up();
+        }
+    }
+
     /// Returns true if it is open for writing.
     pub(crate) fn is_writable(&self) -> bool {
         self.access == Access::Write

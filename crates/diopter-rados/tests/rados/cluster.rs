@@ -61,6 +61,14 @@ impl Ceph {
         Cluster::connect(&Library::load(None).expect("librados"), &how).expect("a cluster")
     }
 
+    /// Sends a signal to a daemon, such as `osd.0`.
+    pub fn signal(&self, daemon: &str, signal: &str) {
+        let file = self.conf.with_file_name("run").join(format!("{daemon}.pid"));
+        let pid = std::fs::read_to_string(file).expect("it runs");
+        let sent = Command::new("kill").args([&format!("-{signal}"), pid.trim()]).status();
+        assert!(sent.expect("kill").success());
+    }
+
     /// Returns the pool of the tests.
     pub fn pool(&self) -> Pool {
         self.connect("admin").pool(b"data", None).expect("the pool `data`")

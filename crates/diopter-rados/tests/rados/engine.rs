@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use diopter_core::backend::{Backend, Capabilities, Completions, LentBio, Wait};
+use diopter_core::backend::{Backend, Capabilities, Checked, Completions, LentBio, Wait};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::TargetRef;
 use diopter_core::error::BackendError;
@@ -16,12 +16,12 @@ use diopter_core::policy::Preset;
 use diopter_core::request::{FinishedRequest, Request, RequestId, RequestOp};
 use diopter_core::stripe::Striping;
 use diopter_os::{BioId, BioResult, Errno};
-use diopter_rados::Pool;
-use diopter_rados::backend::{Object, engine, target, target_of_objects};
-use diopter_rados::striper::{Access, File, Layout, Open};
+use diopter_rados::backend::{Object, Rados, engine, target, target_of_objects};
+use diopter_rados::striper::{Access, File, Layout, Open, object_name};
+use diopter_rados::{Cluster, Connect, Library, Pool};
 
-use crate::cluster::{SOON, ceph, content};
-use crate::locks::break_lock;
+use crate::cluster::{Ceph, SOON, ceph, content};
+use crate::locks::{SHORT, break_lock, lock_of};
 use crate::oracle::{Random, requests, seed};
 
 /// Files of the test, which are short enough to be compared whole.
@@ -165,7 +165,12 @@ fn random_requests_at_once_have_the_results_of_a_file_in_memory() {
     println!("DIOPTER_SEED={seed}");
     let mut random = Random(seed | 1);
     let presets = [Preset::Diopter, Preset::Lustre2_13, Preset::Lustre2_14];
-    let engines = presets.map(|preset| engine(preset.policies()).unwrap());
+    let engines = presets.map(|preset| {
+        let slab = Engine::slab();
+        let rados = Box::new(Rados::new(&slab, slab.shape().bios).unwrap());
+        let checked = Checked::new(rados, &slab);
+        Engine::on_backend(slab, Box::new(checked), preset.policies())
+    });
     for file in 0..requests() / REQUESTS_OF_FILE {
         let engine = &engines[in_memory(random.below(3))];
         let mut pair = Pair::new(engine, random_target(&pool, file, &mut random));
@@ -245,7 +250,7 @@ fn a_file_that_is_open_for_reading_takes_no_write_and_a_full_set_is_bounded() {
 }
 
 /// A backend that notes the most bios that it ever held.
-struct Watched(diopter_rados::backend::Rados, Arc<AtomicU32>);
+struct Watched(Rados, Arc<AtomicU32>);
 
 impl Backend for Watched {
     fn capabilities(&self) -> Capabilities {
@@ -295,7 +300,7 @@ fn a_request_has_all_its_objects_in_flight_unless_the_preset_waits_for_each() {
             {
                 let slab = Engine::slab();
                 let held = Arc::new(AtomicU32::new(0));
-                let rados = diopter_rados::backend::Rados::new(&slab, 64).unwrap();
+                let rados = Rados::new(&slab, 64).unwrap();
                 let watched = Box::new(Watched(rados, Arc::clone(&held)));
                 let engine = Engine::on_backend(slab, watched, preset.policies());
                 let done = run(&engine, target, request);
@@ -304,4 +309,118 @@ fn a_request_has_all_its_objects_in_flight_unless_the_preset_waits_for_each() {
             }
         }
     }
+}
+
+/// The pool of the tests, by a connection whose messages to stores take up to 20 ms.
+fn slow_pool(ceph: &Ceph, file_name: &str, more: &str) -> Pool {
+    let text = std::fs::read_to_string(&ceph.conf).unwrap();
+    let delay = "ms_inject_delay_type = osd\nms_inject_delay_max = 0.02\n\
+                 ms_inject_delay_probability = 1\n";
+    pool_of(ceph, file_name, &format!("{text}\n[client]\n{delay}{more}\n"))
+}
+
+fn pool_of(ceph: &Ceph, file_name: &str, text: &str) -> Pool {
+    let conf = ceph.conf.with_file_name(file_name);
+    std::fs::write(&conf, text).unwrap();
+    let how = Connect { conf: Some(conf), ..Connect::default() };
+    let cluster = Cluster::connect(&Library::load(None).unwrap(), &how).unwrap();
+    cluster.pool(b"data", None).unwrap()
+}
+
+const MANY: usize = 640;
+const MANY_BYTES: usize = MANY * 65_536;
+
+#[test]
+fn a_dropped_engine_waits_for_its_parts_and_leaves_no_lock() {
+    let Some(ceph) = ceph() else { return };
+    let pool = slow_pool(ceph, "slow-drop.conf", "");
+    let layout = Layout::new(65_536, 1, 65_536).unwrap();
+    let file = File::create(&pool, b"dropped", layout, SHORT).unwrap();
+    file.write_at(0, &vec![1; MANY_BYTES]).unwrap();
+    let file = Arc::new(file);
+    let (engine, target) = (engine(Preset::Diopter.policies()).unwrap(), target(&file).unwrap());
+    engine.start(&target, Request::read(0, vec![0; MANY_BYTES])).unwrap();
+    assert!(engine.wait(Duration::ZERO).unwrap().is_none(), "it takes longer");
+    drop((engine, target));
+    assert_eq!(Arc::strong_count(&file), 1);
+    drop(file);
+    let lock = lock_of(ceph, "dropped");
+    assert!(lock.contains("\"lockers\":[]"), "{lock}");
+}
+
+#[test]
+fn parts_that_are_not_sent_are_not_sent_after_the_lock_is_lost() {
+    let Some(ceph) = ceph() else { return };
+    let pool = slow_pool(ceph, "slow-late.conf", "objecter_inflight_ops = 8");
+    let layout = Layout::new(65_536, 1, 65_536).unwrap();
+    let mut file = File::create(&pool, b"late", layout, SHORT).unwrap();
+    file.set_len(MANY_BYTES as u64).unwrap();
+    let file = Arc::new(file);
+    let (engine, target) = (engine(Preset::Diopter.policies()).unwrap(), target(&file).unwrap());
+    let begin = Instant::now();
+    engine.start(&target, Request::write(0, vec![7; MANY_BYTES])).unwrap();
+    assert!(engine.wait(Duration::from_millis(10)).unwrap().is_none());
+    assert!(begin.elapsed() < Duration::from_secs(1), "librados blocked it: {:?}", begin.elapsed());
+    break_lock(ceph, "late");
+    let other = ceph.pool();
+    let count =
+        || (0..MANY).filter(|n| other.stat(&object_name(b"late", *n as u64)).is_ok()).count();
+    let mut done = None;
+    while file.has_lock() && done.is_none() {
+        done = engine.wait(Duration::from_millis(1)).unwrap();
+    }
+    let known = count();
+    let done = done.or_else(|| engine.wait(SOON).unwrap()).unwrap();
+    assert_eq!(done.result.as_ref().unwrap_err().errno, Errno::ETIMEDOUT);
+    assert!(done.outcome().ranges().iter().any(|part| part.state == RangeState::Unknown));
+    assert!(known < MANY, "the write was over before the lock was lost");
+    assert!(count() <= known + 8, "{} objects, {known} when it was known", count());
+}
+
+#[test]
+fn a_file_that_was_removed_does_not_read_as_zeros() {
+    let Some(ceph) = ceph() else { return };
+    let pool = ceph.pool();
+    let file = Arc::new(create(&pool, b"removed", Layout::new(65_536, 2, 65_536).unwrap()));
+    file.write_at(0, &[1; 200_000]).unwrap();
+    let (engine, target) = (engine(Preset::Diopter.policies()).unwrap(), target(&file).unwrap());
+    let read = || run(&engine, &target, Request::read(0, vec![9; 200_000]));
+    pool.remove(&object_name(b"removed", 1)).unwrap();
+    assert_eq!(read().result.map(|bytes| bytes.get()), Ok(200_000), "a hole");
+    pool.remove(&object_name(b"removed", 0)).unwrap();
+    assert_eq!(read().result.unwrap_err().errno, Errno::ENOENT);
+}
+
+/// The first error of a write is not its last: another part may still take effect.
+#[test]
+fn a_write_of_which_a_part_has_no_reply_is_unknown_whatever_else_failed() {
+    if ceph().is_none() {
+        return;
+    }
+    let ceph = Ceph::start(&["--osds=2"]);
+    let text = std::fs::read_to_string(&ceph.conf).unwrap();
+    let pool =
+        pool_of(&ceph, "short.conf", &format!("{text}\n[client]\nrados_osd_op_timeout = 3\n"));
+    let store_of = |name: &[u8]| {
+        let map = ceph.ceph(&["osd", "map", "data", std::str::from_utf8(name).unwrap()]);
+        let acting = map.split("acting ([").nth(1).unwrap();
+        acting.split(|c: char| !c.is_ascii_digit()).next().unwrap().to_owned()
+    };
+    let parts = |name: &str| [0, 1].map(|n| store_of(&object_name(name.as_bytes(), n)));
+    let mut names = (0..50).map(|n| format!("mixed-{n}"));
+    let (name, [_, slow]) = names
+        .find_map(|name| Some((name.clone(), parts(&name))).filter(|(_, [a, b])| a != b))
+        .expect("two stores");
+    // Longer than the stores' largest object, so that a write at its end fails.
+    let object_size = (1 << 30) + (64 << 20);
+    let layout = Layout::new(65_536, 1, object_size).unwrap();
+    let mut file = create(&pool, name.as_bytes(), layout);
+    file.set_len(2 * object_size).unwrap();
+    let file = Arc::new(file);
+    let (engine, target) = (engine(Preset::Diopter.policies()).unwrap(), target(&file).unwrap());
+    ceph.signal(&format!("osd.{slow}"), "STOP");
+    let done = run(&engine, &target, Request::write(object_size - 65_536, vec![5; 131_072]));
+    ceph.signal(&format!("osd.{slow}"), "CONT");
+    assert_eq!(done.result.as_ref().unwrap_err().errno, Errno::ETIMEDOUT);
+    assert_eq!(done.outcome().ranges()[0].state, RangeState::Unknown);
 }

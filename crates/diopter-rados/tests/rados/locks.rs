@@ -11,7 +11,7 @@ use diopter_rados::{Cluster, Connect, ErrorKind, Library, Queue};
 use crate::cluster::{Ceph, SOON, ceph, content, crashed_at_its_end};
 
 /// The shortest lease.
-const SHORT: Duration = Duration::from_secs(3);
+pub const SHORT: Duration = Duration::from_secs(3);
 
 /// In the process that is killed: the configuration of the cluster.
 const HOLD: &str = "DIOPTER_RADOS_HOLD";
