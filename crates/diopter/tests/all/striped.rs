@@ -1,6 +1,8 @@
 //! Facts about striped files on a scripted simulator: order, number of bios, waits, errors, space,
 //! holes, appends, and what a slow object does to the others.
 
+mod servers;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -5,6 +5,7 @@ pub mod disk;
 pub mod fault;
 pub mod null;
 pub mod performance;
+pub mod servers;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub use fault::Faults;
 use fault::{Effect, Fate};
 pub use null::Null;
 pub use performance::{Performance, Service};
+pub use servers::Servers;
 
 /// The behaviour of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,7 @@ pub struct Sim {
     arrivals: u64,
     events: BTreeMap<Due, Event>,
     service: Option<Service>,
+    servers: Option<Servers>,
 }
 
 impl Sim {
@@ -83,6 +86,7 @@ impl Sim {
             arrivals: 0,
             events: BTreeMap::new(),
             service: None,
+            servers: None,
         }
     }
 
@@ -90,6 +94,13 @@ impl Sim {
     #[must_use]
     pub fn with_performance(mut self, performance: Performance) -> Sim {
         self.service = Some(Service::new(performance, self.config.seed));
+        self
+    }
+
+    /// Puts the disks on servers: those of one share its channels and bandwidth.
+    #[must_use]
+    pub fn with_servers(mut self, servers: Servers) -> Sim {
+        self.servers = Some(servers);
         self
     }
 
@@ -105,10 +116,17 @@ impl Sim {
         let spread = self.latency.below(self.config.latency_spread_ns.saturating_add(1));
         let moves = self.config.mebibyte_ns.saturating_mul(u64::from(spec.length())) >> 20;
         let mut takes = self.config.latency_min_ns + spread + moves;
+        let server = self.servers.as_ref().map_or(number, |servers| servers.server_of(number));
         if let Some(service) = &mut self.service {
             let in_flight = u32::try_from(self.events.len() + 1).expect("at most `depth_max`");
-            let due = service.due(number, self.now, (u64::from(spec.length()), in_flight));
+            let due = service.due(server, self.now, (u64::from(spec.length()), in_flight));
             takes += due - self.now;
+        }
+        if let Some(servers) = &self.servers {
+            match servers.time(server, takes) {
+                Some(time) => takes = time,
+                None => return (servers.patience_ns(), Effect::MovesNothing(Errno::ETIMEDOUT)),
+            }
         }
         (if slow { takes.saturating_mul(1000) } else { takes }, effect)
     }
