@@ -15,11 +15,12 @@ const SNAPSHOT: &str = "crates/diopter/api.txt";
 const WITHOUT_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
 /// Crates whose types `diopter` re-exports, and how their paths begin.
-const REEXPORTED: [(&str, &str); 4] = [
+const REEXPORTED: [(&str, &str); 5] = [
     ("diopter-core", "diopter_core::"),
     ("diopter-images", "diopter_images::"),
     ("diopter-layouts", "diopter_layouts::"),
     ("diopter-os", "diopter_os::"),
+    ("diopter-rados", "diopter_rados::"),
 ];
 
 /// Checks that `diopter` builds without warnings with no feature, each alone, each pair, and all.

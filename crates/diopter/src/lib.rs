@@ -42,6 +42,7 @@
 //! | `bytes` | `Bytes` and `BytesMut` as the memory of requests |
 //! | `images` | the module `images`: files inside unmounted file systems |
 //! | `layouts` | the module `layouts`: striped files |
+//! | `rados` | the module `rados`: objects and striped objects of a Ceph cluster |
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![forbid(unsafe_code)]
@@ -60,6 +61,8 @@ pub mod engine;
 pub mod images;
 #[cfg(feature = "layouts")]
 pub mod layouts;
+#[cfg(feature = "rados")]
+pub mod rados;
 
 pub use diopter_core::backend::BackendKind;
 pub use diopter_core::completion::Completion;

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use diopter_core::backend::BackingObject;
 use diopter_os::OpenObject;
@@ -14,6 +15,9 @@ use diopter_testkit::ceph::Ceph;
 const UNIT: u64 = 65_536;
 const UNIT_BYTES: usize = 65_536;
 const OBJECT: u64 = 131_072;
+
+/// A wait that no working cluster needs.
+const SOON: Duration = Duration::from_secs(60);
 
 /// An object of a cluster.
 pub struct Remote {
@@ -86,4 +90,32 @@ impl Remote {
         }
         bytes
     }
+}
+
+/// Through the crate's own module, as a program does it.
+#[test]
+fn a_program_reads_what_it_wrote_by_an_engine_of_the_cluster() {
+    use diopter::rados::{Engine, StripedObject, Target};
+    let Some(pool) = pool() else { return };
+    let (name, layout) = (name(), Layout::new(UNIT, 2, OBJECT).unwrap());
+    let lease = Open::new(Access::Write).lease;
+    let object = Arc::new(StripedObject::create(&pool, &name, layout, lease).unwrap());
+    let engine = Engine::new(diopter::Policies::default()).unwrap();
+    let target = Target::striped(&object).unwrap();
+    let bytes: Vec<u8> = (0..300_001_u32).map(|at| at.to_le_bytes()[0]).collect();
+    engine.start(&target, diopter::Request::write(0, bytes.clone())).unwrap();
+    let wait = || engine.wait(SOON).unwrap().expect("one is in flight");
+    assert_eq!(wait().result.unwrap().get(), 300_001);
+    let (sender, results) = std::sync::mpsc::channel();
+    let callback = diopter::Completion::quick(move |done| sender.send(done).unwrap());
+    let read = diopter::Request::read(7, vec![0; 300_000]);
+    engine.start_with(&target, read, callback).map_err(|(refused, _)| refused).unwrap();
+    assert!(engine.wait(SOON).unwrap().is_none(), "the callback has it");
+    let done = results.recv().unwrap();
+    assert_eq!(done.result.as_ref().unwrap().get(), 299_994);
+    assert_eq!(done.memory.expect("it comes back")[..299_994], bytes[7..]);
+    assert_eq!(engine.in_flight(), 0);
+    drop((engine, target));
+    let object = Arc::into_inner(object).expect("no other owner");
+    object.remove(&|| true).unwrap();
 }
