@@ -66,6 +66,7 @@ mod links;
 mod content;
 mod fit;
 mod read_ahead;
+mod write_behind;
 
 mod flow;
 mod shape;

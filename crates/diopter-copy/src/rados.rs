@@ -22,9 +22,13 @@ use crate::flow::{Moved, RouteTotals};
 use crate::observer::Pass;
 use crate::options::WhenThere;
 use crate::place::{self, Existing};
-use crate::read_ahead::{Read, ReadAhead};
+use crate::read_ahead::{FILE_THREADS, OBJECT_THREADS, Read, ReadAhead};
 use crate::session::{Passed, Session};
 use crate::temporary::Unrecorded;
+use crate::write_behind::{WRITE_THREADS, Write, WriteBehind};
+
+/// Bytes by which the size is raised at once.
+const GROW_BYTES: u64 = 256 << 20;
 
 const REMOVE_BY_HAND: &str =
     "remove them with `rados --striper rm`, when no other client has the object open";
@@ -121,8 +125,9 @@ fn fill(
     let file = File::try_from(fd).map_err(failed)?;
     file.set_len(source.size).map_err(failed)?;
     let read = |offset, chunk: &mut [u8]| source.read(offset, chunk);
-    let mut write = |offset, chunk: &[u8]| file.write_all_at(chunk, offset).map_err(failed);
-    let hash = pass(session, (Pass::Copy, &source.path, source.size), &read, &mut write)?;
+    let write = |offset, chunk: &[u8]| file.write_all_at(chunk, offset).map_err(failed);
+    let of = (Pass::Copy, &*source.path, source.size);
+    let hash = pass(session, of, (&read, OBJECT_THREADS), Sink::Here(&write))?;
     source.check_unchanged()?;
     let mode = Mode::from_bits_truncate(session.new_mode(&target.dir, 0o666, 0o666));
     rustix::fs::fchmod(temporary.as_fd(), mode)
@@ -132,7 +137,7 @@ fn fill(
         let read = file.read_exact_at(chunk, offset);
         read.map_err(|error| Failure::of_engine("reading back", &path, &error))
     };
-    verify(session, (&path, source.size), hash, &read_back)?;
+    verify(session, (&path, source.size), hash, (&read_back, FILE_THREADS))?;
     session.check_stop()?;
     Ok(passed_of(source.size, hash))
 }
@@ -241,51 +246,83 @@ fn write(
         let read = input.file.read_exact_at(chunk, offset);
         read.map_err(|error| Failure::of_engine("reading", input.path, &error))
     };
-    let mut write = |offset, chunk: &[u8]| {
-        object.write_at(offset, chunk).map_err(|error| cannot("writing", target, &error))
+    let write = |offset: u64, chunk: &[u8]| {
+        let end = offset + len_of(chunk.len());
+        // Raising the size is an operation by itself, for many chunks.
+        let grown = object.grow_to(end.next_multiple_of(GROW_BYTES).min(input.size));
+        let written = grown.and_then(|()| object.write_at(offset, chunk));
+        written.map_err(|error| cannot("writing", target, &error))
     };
-    let hash = pass(session, (Pass::Copy, input.path, input.size), &read, &mut write)?;
+    let of = (Pass::Copy, input.path, input.size);
+    let hash = pass(session, of, (&read, FILE_THREADS), Sink::Behind(&write))?;
     if !input.is_unchanged() {
         let cause = "it was changed during the copy";
         let remedy = "end what writes to it, or use a snapshot";
         return Err(Failure::of_rule("reading", input.path, cause, remedy).into());
     }
     let read_back = |offset, chunk: &mut [u8]| read_whole((object, target), offset, chunk);
-    verify(session, (target, input.size), hash, &read_back)?;
+    verify(session, (target, input.size), hash, (&read_back, OBJECT_THREADS))?;
     Ok(passed_of(input.size, hash))
 }
 
 // --- both
 // ----------------------------------------------------------------------------------------------
 
-type Write<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Failure> + 'a;
+/// The use of what a pass reads.
+#[derive(Clone, Copy)]
+enum Sink<'a> {
+    /// None but the hash.
+    None,
+    /// Written by the thread of the pass, in order.
+    Here(&'a Write<'a>),
+    /// Written by others, in any order.
+    Behind(&'a Write<'a>),
+}
 
-/// Reads chunk by chunk on another thread, and writes on this one. Returns the hash with
-/// `--verify`.
+/// Reads chunks on other threads, and passes them on in order. Returns the hash with `--verify`.
 fn pass(
     session: &mut Session<'_>,
     (pass, path, size): (Pass, &Path, u64),
-    read: &Read<'_>,
-    write: &mut Write<'_>,
+    (read, threads): (&Read<'_>, usize),
+    sink: Sink<'_>,
 ) -> Step<Option<blake3::Hash>> {
     session.observer().begins(pass, path, size);
     let mut hash = ContentHash::new(session.hashing());
+    let out = if matches!(sink, Sink::Behind(_)) { WRITE_THREADS } else { 0 };
     thread::scope(|scope| {
-        let mut ahead = ReadAhead::start(scope, (path, size), read)?;
-        loop {
+        let mut ahead = ReadAhead::start(scope, (path, size), read, (threads, out))?;
+        let behind = match sink {
+            Sink::Behind(write) => Some(WriteBehind::start(scope, path, write, &ahead.memory())?),
+            Sink::None | Sink::Here(_) => None,
+        };
+        while !behind.as_ref().is_some_and(WriteBehind::has_failed)
+            && let Some(chunk) = ahead.next()?
+        {
             session.check_stop()?;
-            let Some(chunk) = ahead.next()? else { break };
+            let (end, length) = (chunk.end(), len_of(chunk.length));
             if let Some(hash) = &mut hash {
                 hash.update(chunk.offset, chunk.bytes());
             }
-            write(chunk.offset, chunk.bytes())?;
-            session.pace().pay(len_of(chunk.length));
+            if let Some(behind) = &behind {
+                behind.put(chunk);
+                session.observer().reached(behind.written());
+            } else {
+                if let Sink::Here(write) = sink {
+                    write(chunk.offset, chunk.bytes())?;
+                }
+                ahead.give_back(chunk);
+                session.observer().reached(end);
+            }
+            session.pace().pay(length);
             while !session.pace().is_paid() {
                 session.check_stop()?;
                 session.pace().wait();
             }
-            session.observer().reached(chunk.end());
-            ahead.give_back(chunk);
+        }
+        if let Some(behind) = behind {
+            let written = behind.finish()?;
+            session.check_stop()?;
+            session.observer().reached(written);
         }
         Ok(hash.map(|hash| hash.finish(size)))
     })
@@ -296,10 +333,10 @@ fn verify(
     session: &mut Session<'_>,
     (target, size): (&Path, u64),
     source_hash: Option<blake3::Hash>,
-    read: &Read<'_>,
+    read: (&Read<'_>, usize),
 ) -> Step<()> {
     let Some(source_hash) = source_hash else { return Ok(()) };
-    let target_hash = pass(session, (Pass::Verify, target, size), read, &mut |_, _| Ok(()))?;
+    let target_hash = pass(session, (Pass::Verify, target, size), read, Sink::None)?;
     let target_hash = target_hash.expect("as for the source");
     session.compare(target, [source_hash, target_hash], true)
 }

@@ -1,18 +1,24 @@
-//! Reads of one file or striped object, chunk by chunk, on a thread that is ahead of its user.
+//! Reads of one file or striped object, chunk by chunk, on threads that are ahead of their user.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, Scope};
 
 use diopter::IoBuf;
 
 use crate::failure::Failure;
 
-/// Bytes that are read at once: all objects that have some of them work in parallel.
-pub const CHUNK: usize = 16 << 20;
+/// Bytes that a thread reads at once: an object of a striped object, as they are made.
+pub const CHUNK: usize = 4 << 20;
 
-/// Chunks between the thread that reads and its user.
-const CHUNKS_AHEAD: usize = 1;
+/// Threads for a file, and for a striped object, whose stores work in parallel.
+pub const FILE_THREADS: usize = 2;
+pub const OBJECT_THREADS: usize = 16;
+
+/// Chunks that the user has besides those that are read.
+const CHUNKS_OUT: usize = 2;
 
 /// Reads a whole chunk at an offset.
 pub type Read<'a> = dyn Fn(u64, &mut [u8]) -> Result<(), Failure> + Sync + 'a;
@@ -34,33 +40,48 @@ impl Chunk {
     }
 }
 
-/// The chunks of the first bytes, in order. The thread ends with it.
+/// The chunks of the first bytes, in order. The threads end with it.
 pub struct ReadAhead {
     size: u64,
     position: u64,
     taken: Receiver<Result<Chunk, Failure>>,
-    give_back: SyncSender<IoBuf>,
+    /// Chunks that were read before an earlier one.
+    early: BTreeMap<u64, Chunk>,
+    memory: Sender<IoBuf>,
+}
+
+/// The memory for the next chunk, and its offset.
+struct Next {
+    idle: Receiver<IoBuf>,
+    offset: u64,
 }
 
 impl ReadAhead {
-    /// Starts to read `size` bytes.
+    /// Starts to read `size` bytes on so many threads. The user may have `out` chunks besides those
+    /// that they read.
     pub fn start<'scope, 'env>(
         scope: &'scope Scope<'scope, 'env>,
         (path, size): (&Path, u64),
         read: &'env Read<'env>,
+        (threads, out): (usize, usize),
     ) -> Result<ReadAhead, Failure> {
-        let (give, taken) = sync_channel(CHUNKS_AHEAD);
-        let (give_back, idle) = sync_channel(CHUNKS_AHEAD + 2);
-        for _ in 0..CHUNKS_AHEAD + 2 {
-            let memory = IoBuf::new(length_at(0, size).max(1));
-            let memory =
-                memory.map_err(|error| Failure::of_io("allocating", path, &error.into()))?;
-            give_back.send(memory).expect("the receiver is here");
+        let (give, taken) = channel();
+        let (memory, idle) = channel();
+        let chunks = usize::try_from(size.div_ceil(CHUNK as u64)).unwrap_or(usize::MAX);
+        for _ in 0..chunks.min(threads + out + CHUNKS_OUT) {
+            let allocated = IoBuf::new(length_at(0, size));
+            let allocated =
+                allocated.map_err(|error| Failure::of_io("allocating", path, &error.into()))?;
+            memory.send(allocated).expect("the receiver is here");
         }
-        let thread = Builder::new().name("diopter-ahead".to_owned());
-        let started = thread.spawn_scoped(scope, move || read_chunks(size, read, &idle, &give));
-        started.map_err(|error| Failure::of_io("starting a thread for", path, &error))?;
-        Ok(ReadAhead { size, position: 0, taken, give_back })
+        let next = Arc::new(Mutex::new(Next { idle, offset: 0 }));
+        for _ in 0..chunks.min(threads) {
+            let (next, give) = (Arc::clone(&next), give.clone());
+            let thread = Builder::new().name("diopter-ahead".to_owned());
+            let started = thread.spawn_scoped(scope, move || read_chunks(size, read, &next, &give));
+            started.map_err(|error| Failure::of_io("starting a thread for", path, &error))?;
+        }
+        Ok(ReadAhead { size, position: 0, taken, early: BTreeMap::new(), memory })
     }
 
     /// Returns the next chunk; `None` at the end.
@@ -68,15 +89,26 @@ impl ReadAhead {
         if self.position == self.size {
             return Ok(None);
         }
-        let chunk = self.taken.recv().expect("it sends up to the end or a failure")?;
+        let chunk = loop {
+            if let Some(chunk) = self.early.remove(&self.position) {
+                break chunk;
+            }
+            let chunk = self.taken.recv().expect("they send up to the end or a failure")?;
+            self.early.insert(chunk.offset, chunk);
+        };
         self.position = chunk.end();
         Ok(Some(chunk))
     }
 
     /// Takes the memory of a chunk that is no longer used.
     pub fn give_back(&self, chunk: Chunk) {
-        // The thread is gone if it needs no more.
-        self.give_back.send(chunk.memory).unwrap_or(());
+        // The threads are gone if they need no more.
+        self.memory.send(chunk.memory).unwrap_or(());
+    }
+
+    /// Returns where threads give the memory of chunks back.
+    pub fn memory(&self) -> Sender<IoBuf> {
+        self.memory.clone()
     }
 }
 
@@ -88,19 +120,25 @@ pub fn length_at(offset: u64, size: u64) -> usize {
 fn read_chunks(
     size: u64,
     read: &Read<'_>,
-    idle: &Receiver<IoBuf>,
-    give: &SyncSender<Result<Chunk, Failure>>,
+    next: &Mutex<Next>,
+    give: &Sender<Result<Chunk, Failure>>,
 ) {
-    let mut offset = 0;
-    while offset < size
-        && let Ok(mut memory) = idle.recv()
-    {
-        let length = length_at(offset, size);
+    loop {
+        let (offset, length, mut memory) = {
+            let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+            if next.offset >= size {
+                return;
+            }
+            // First the memory: whoever has the earliest offset can read it.
+            let Ok(memory) = next.idle.recv() else { return };
+            let (offset, length) = (next.offset, length_at(next.offset, size));
+            next.offset += length as u64;
+            (offset, length, memory)
+        };
         let done = read(offset, &mut memory[..length]);
         let is_last = done.is_err();
         if give.send(done.map(|()| Chunk { offset, length, memory })).is_err() || is_last {
             return;
         }
-        offset += length as u64;
     }
 }

@@ -78,6 +78,8 @@ pub struct File {
     is_marked: bool,
     /// The size that is known: under the lock it becomes smaller only by [`File::set_len`].
     size: AtomicU64,
+    /// Locked while the size is raised.
+    growing: Mutex<()>,
     /// Queues without operations, for the next request.
     queues: Mutex<Vec<Queue>>,
 }
@@ -194,8 +196,8 @@ impl File {
         lease: Option<Lease>,
     ) -> File {
         let (pool, name, size) = (pool.clone(), name.to_owned(), AtomicU64::new(size));
-        let queues = Mutex::default();
-        File { pool, name, layout, access, lease, is_marked: false, size, queues }
+        let (growing, queues) = (Mutex::new(()), Mutex::default());
+        File { pool, name, layout, access, lease, is_marked: false, size, growing, queues }
     }
 
     /// Returns the layout.
@@ -337,6 +339,18 @@ impl File {
         lease.prove().map_err(Error::unknown)
     }
 
+    /// Makes the file at least so long. Bytes that are not written yet read as zeros. Writes that
+    /// follow need not raise the size one after the other.
+    ///
+    /// # Errors
+    /// Fails as [`File::write_at`] does before it sends anything.
+    pub fn grow_to(&self, size: u64) -> Result<(), Error> {
+        match self.ready(true, size) {
+            Some(_) => Ok(()),
+            None => self.make_ready(true, size).map(drop),
+        }
+    }
+
     /// Returns the lease, which a change needs; `what` names the change.
     fn lease_to(&self, what: &str) -> Result<&Lease, Error> {
         let lease = self.lease.as_ref().filter(|_| self.access == Access::Write);
@@ -363,6 +377,8 @@ impl File {
     /// compares numbers, which librados for C lacks: this compares with what was read, and reads
     /// again if another client was faster.
     fn grow(&self, lease: &Lease, end: u64) -> Result<(), Error> {
+        // One thread at a time: the others find that it is raised.
+        let _one = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut size = self.size.load(Ordering::Relaxed);
         let mut text = size.to_string().into_bytes();
         for _ in 0..GROW_ATTEMPTS {

@@ -14,7 +14,7 @@ use crate::content::WholeHash;
 use crate::failure::{Failure, Step, Stop};
 use crate::observer::Pass;
 use crate::pipeline::Interruption;
-use crate::read_ahead::{Chunk, Read, ReadAhead, length_at};
+use crate::read_ahead::{Chunk, OBJECT_THREADS, Read, ReadAhead, length_at};
 use crate::source::Content;
 
 /// Longest wait for a request before a signal is looked for.
@@ -65,7 +65,7 @@ impl Checker<'_> {
         let read: &Read<'_> = &|offset, chunk: &mut [u8]| object.read(offset, chunk);
         let (stop, observer) = (self.stop, &mut *self.observer);
         thread::scope(|scope| -> Step<()> {
-            let mut ahead = ReadAhead::start(scope, (path, *size), read)?;
+            let mut ahead = ReadAhead::start(scope, (path, *size), read, (OBJECT_THREADS, 0))?;
             loop {
                 if let Some(signal) = stop.requested() {
                     return Err(Stop::Signal(signal));
@@ -125,7 +125,8 @@ impl Checker<'_> {
                 Ok(match sides[side] {
                     Side::Object(object) => {
                         let of = (&*object.path, bytes);
-                        Chunks::Ahead(ReadAhead::start(scope, of, &reads[side])?)
+                        let threads = (OBJECT_THREADS, 0);
+                        Chunks::Ahead(ReadAhead::start(scope, of, &reads[side], threads)?)
                     }
                     Side::File(opened) => {
                         Chunks::Engine(EngineReads::new(engine, opened.content(), bytes))
