@@ -265,7 +265,7 @@ fn fill(
     }
     let moved = session.run(transfer, &mut |milestone| match milestone {
         Milestone::Done(position) if target.is_some() => recorder.note(fd, position),
-        Milestone::Done(_) => {}
+        Milestone::Done(_) | Milestone::Moved(_) => {}
         Milestone::Flushed(position) => recorder.note_flushed(fd, position),
     });
     let moved = moved.map_err(|why| stopped(why, source, &path))?;

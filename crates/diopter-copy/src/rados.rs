@@ -284,6 +284,7 @@ fn pass(
                 session.check_stop()?;
                 session.pace().wait();
             }
+            session.observer().moved(len_of(chunk.length));
             session.observer().reached(chunk.end());
             ahead.give_back(chunk);
         }

@@ -122,8 +122,10 @@ impl Checker<'_> {
         };
         let (stop, observer) = (self.stop, &mut *self.observer);
         let moved = self.pipeline.run(transfer, &mut |milestone| {
-            if let Milestone::Done(position) = milestone {
-                observer.reached(position);
+            match milestone {
+                Milestone::Done(position) => observer.reached(position),
+                Milestone::Moved(bytes) => observer.moved(bytes),
+                Milestone::Flushed(_) => {}
             }
             stop.requested()
         });

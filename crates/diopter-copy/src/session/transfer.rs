@@ -93,8 +93,10 @@ impl Session<'_> {
     ) -> Result<Moved, Interruption> {
         let (observer, stop) = (&mut self.observer, self.stop);
         self.pipeline.run(transfer, &mut |milestone| {
-            if let Milestone::Done(position) = milestone {
-                observer.reached(position);
+            match milestone {
+                Milestone::Done(position) => observer.reached(position),
+                Milestone::Moved(bytes) => observer.moved(bytes),
+                Milestone::Flushed(_) => {}
             }
             note(milestone);
             stop.requested()
