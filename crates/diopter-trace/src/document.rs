@@ -50,6 +50,10 @@ pub struct Summary {
     pub by_file: Vec<FileSummary>,
     /// Where the time of requests that did not fail went.
     pub latency_ns: PhaseLatencies,
+    /// The same of reads only; each phase is `null` without any.
+    pub read_latency_ns: PhaseLatencies,
+    /// The same of writes only.
+    pub write_latency_ns: PhaseLatencies,
     /// Events that the kernel's buffer lost. When there are any, all other figures are too small.
     pub lost_events: u64,
     /// The facts that could not be known, and why, each as one sentence.

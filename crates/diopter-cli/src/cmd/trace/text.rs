@@ -223,8 +223,12 @@ fn phases(document: &Summary) -> Table {
         }
         table.row(row);
     }
-    if let Some(total) = latency.total {
-        let mut row = vec!["total".to_owned(), total.count.to_string()];
+    // One kind is the total.
+    let (reads, writes) = (document.read_latency_ns.total, document.write_latency_ns.total);
+    let kinds = reads.zip(writes).map(|(reads, writes)| [("reads", reads), ("writes", writes)]);
+    let total = latency.total.map(|total| ("total", total));
+    for (name, total) in total.into_iter().chain(kinds.into_iter().flatten()) {
+        let mut row = vec![name.to_owned(), total.count.to_string()];
         row.extend(times(&total));
         row.extend([String::new(), String::new()]);
         table.row(row);
@@ -408,6 +412,27 @@ mod tests {
         let submit = report.lines().find(|line| line.starts_with("  submit ")).unwrap();
         let cells: Vec<&str> = submit.split_whitespace().skip(1).collect();
         assert_eq!(cells, ["-"; 5]);
+    }
+
+    #[test]
+    fn reads_and_writes_have_rows_where_there_are_both() {
+        let mut document = document();
+        let rows = |document: &Summary| {
+            let report = of(document, &LOOK);
+            let is_row =
+                |line: &&str| line.starts_with("  reads ") || line.starts_with("  writes ");
+            report.lines().filter(is_row).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let total = |count| PhaseLatencies {
+            total: Some(PhaseLatency { count, p50: 7_000, ..PhaseLatency::default() }),
+            ..PhaseLatencies::default()
+        };
+        (document.read_latency_ns, document.write_latency_ns) = (total(30), total(170));
+        let both = rows(&document);
+        assert_eq!(both.len(), 2, "{both:?}");
+        assert!(both[0].contains(" 30  7.0 us") && both[1].contains(" 170  7.0 us"), "{both:?}");
+        document.read_latency_ns = PhaseLatencies::default();
+        assert!(rows(&document).is_empty(), "the total is that of the writes");
     }
 
     #[test]
