@@ -374,19 +374,41 @@ mod tests {
         assert!(report.lines().skip(2).all(|line| line.chars().count() <= 80), "{report}");
     }
 
+    fn predicted() -> Vec<PredictionSummary> {
+        vec![PredictionSummary {
+            op: "write".to_owned(),
+            requests: 1234,
+            completions: Completions { kworker: 1234, ..Completions::default() },
+            device_requests_max: 16,
+            ..PredictionSummary::default()
+        }]
+    }
+
+    #[test]
+    fn a_pipe_gets_at_most_72_columns() {
+        let mut predictions = predicted();
+        predictions[0].path = "/mnt/a/long/path/to/a/file".to_owned();
+        predictions[0].expected_context = "interrupt".to_owned();
+        predictions[0].submission = "waited".to_owned();
+        predictions[0].properties = vec!["unwritten".to_owned(), "dsync".to_owned()];
+        predictions[0].completions.softirq = 7;
+        let mut document = Summary { predictions, ..document() };
+        document.by_file[0].path = "/mnt/a/long/path/to/a/file/that/is/longer/yet".to_owned();
+        let report = of(&document, &Look::of_columns(false, None).of_pipe());
+        let wide: Vec<&str> = report.lines().filter(|line| line.chars().count() > 72).collect();
+        assert!(wide.is_empty(), "{wide:?}");
+        assert!(report.contains("expected, and observed"), "{report}");
+        let terminal = Look::of_columns(false, Some(120));
+        assert_eq!(of(&document, &terminal.of_pipe()), of(&document, &terminal));
+    }
+
     #[test]
     fn no_width_breaks_a_number() {
         let with_digits = |report: &str| -> BTreeSet<String> {
             let has_digit = |word: &&str| word.chars().any(|letter| letter.is_ascii_digit());
             report.split_whitespace().filter(has_digit).map(str::to_owned).collect()
         };
-        let predictions = vec![PredictionSummary {
-            op: "write".to_owned(),
-            requests: 1234,
-            completions: Completions { kworker: 1234, ..Completions::default() },
-            device_requests_max: 16,
-            ..PredictionSummary::default()
-        }];
+        let predictions = predicted();
         let mut document = Summary { predictions, ..document() };
         document.by_file[0].requests = 123_456_789;
         document.by_file[0].path = "/a/long/path/to/a/file".to_owned();
