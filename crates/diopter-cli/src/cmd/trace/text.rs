@@ -67,10 +67,10 @@ fn overview(document: &Summary, look: &Look) -> String {
         format!("{} to {}, {:.1} on average", spread.min, spread.max, spread.mean)
     };
     let mut line = format!(
-        "{}, {}, in {}; {} ({bios})",
+        "{}, {}, {}; {} ({bios})",
         number(document.requests, "request"),
         size_text(document.bytes),
-        time_text(document.elapsed_ns),
+        duration(document),
         number(document.bios, "bio"),
     );
     if document.device_requests > document.bios {
@@ -90,9 +90,20 @@ fn overview(document: &Summary, look: &Look) -> String {
         line.push_str(&format!("; the command's exit status is {}", document.exit_status));
     }
     if let Some(why) = why_ended(document) {
-        line.push_str(&format!("; ended after {} by {why}", time_text(document.traced_ns)));
+        line.push_str(&format!("; ended by {why}"));
     }
     look.entry(0, "", &line)
+}
+
+/// Returns for how long events were recorded, and from the first to the last of them where that is
+/// another time: a program may do something else before and after.
+fn duration(document: &Summary) -> String {
+    let of_events = time_text(document.elapsed_ns);
+    match time_text(document.traced_ns) {
+        traced if document.traced_ns == 0 || traced == of_events => format!("in {of_events}"),
+        traced if document.requests == 0 => format!("in {traced}"),
+        traced => format!("in {traced}, {of_events} from the first event to the last"),
+    }
 }
 
 /// Why a trace ended before its processes did.
@@ -424,6 +435,23 @@ mod tests {
             let wide: Vec<&str> = report.lines().filter(is_wide).collect();
             assert!(wide.is_empty() || width < 40, "{width}: {wide:?}");
         }
+    }
+
+    #[test]
+    fn the_duration_is_that_of_the_trace_and_not_only_that_of_its_events() {
+        let check = |elapsed_ns, traced_ns, expected: &str| {
+            let document = Summary { elapsed_ns, traced_ns, ..document() };
+            let look = Look { width: 500, ..LOOK };
+            let report = of(&document, &look);
+            assert!(report.lines().nth(1).unwrap().contains(expected), "{expected}: {report}");
+        };
+        let events = "in 2.5 s, 2.0 s from the first event to the last; 800 bios";
+        check(2_010_000_000, 2_500_000_000, events);
+        check(2_490_000_000, 2_500_000_000, "in 2.5 s; 800 bios");
+        check(2_010_000_000, 0, "in 2.0 s; 800 bios");
+        let nothing =
+            Summary { requests: 0, elapsed_ns: 1, traced_ns: 2_500_000_000, ..Summary::default() };
+        assert!(of(&nothing, &LOOK).contains("in 2.5 s; "), "events of other processes");
     }
 
     #[test]
