@@ -93,6 +93,11 @@ impl Look {
         Look { width, table_width: Some(width), ..*self }
     }
 
+    /// Returns the style with texts and tables that fit a pipe, where there is no terminal.
+    pub fn of_pipe(&self) -> Look {
+        if self.table_width.is_some() { *self } else { self.of_figures(None) }
+    }
+
     /// Returns `text` in a tone.
     pub fn paint(&self, tone: Tone, text: &str) -> String {
         if !self.is_coloured || text.is_empty() {

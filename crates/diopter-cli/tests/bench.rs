@@ -70,6 +70,21 @@ fn rounds_of(document: &Value) -> usize {
     cells.map(|cell| cell["samples"].as_array().unwrap().len()).sum()
 }
 
+/// Not even root makes a file in `/proc`.
+#[test]
+fn a_result_that_cannot_be_made_names_its_directory_and_the_option_that_moves_it() {
+    let dir = dir();
+    let scratch = dir.path().to_str().unwrap();
+    let output = run(Path::new("/proc"), &[scratch, "--quick"]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    let expected = "create dio-bench.json.journal in the working directory, where the result and";
+    assert!(message.contains(expected) && message.contains("--json-out FILE"), "{message}");
+    let named = refusal(dir.path(), &[scratch, "--json-out", "none/r.json", "--quick"]);
+    assert!(named.contains("create none/r.json.journal, the journal next to the"), "{named}");
+    assert!(named.contains("in another directory with --json-out"), "{named}");
+}
+
 #[test]
 fn a_run_with_json_leaves_its_result_and_nothing_else() {
     let dir = dir();

@@ -142,6 +142,96 @@ fn the_files_of_a_tree_come_in_order_and_a_list_of_them_can_be_checked() {
     assert!(message(&failing).contains("tree/z: No such file"), "{}", message(&failing));
 }
 
+/// Runs `dio ARGUMENTS` with standard input.
+fn run_with(input: &[u8], dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = command(dir);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    let output = std::thread::scope(|scope| {
+        // A command that fails early does not take all of it.
+        scope.spawn(move || pipe.write_all(input).unwrap_or(()));
+        child.wait_with_output()
+    });
+    output.unwrap()
+}
+
+#[test]
+fn the_options_of_a_check_come_in_any_order_and_lists_as_names() {
+    let dir = dir();
+    for name in ["a", "b"] {
+        std::fs::write(dir.path().join(name), name).unwrap();
+        let list = format!("{}  {name}\n", sum_of(name.as_bytes()));
+        std::fs::write(dir.path().join(format!("{name}.b3")), list).unwrap();
+    }
+    for words in [
+        &["--check", "--quiet", "a.b3"][..],
+        &["-c", "-q", "a.b3", "b.b3"],
+        &["--quiet", "a.b3", "--check"],
+        &["a.b3", "--quiet", "--check", "b.b3"],
+        &["--check=a.b3", "--quiet"],
+    ] {
+        assert_eq!(run_to(0, dir.path(), [&["sum"], words].concat()), "", "{words:?}");
+    }
+    let both = run_to(0, dir.path(), ["sum", "--check", "a.b3", "b.b3"]);
+    assert_eq!(both, "a: OK\nb: OK\n");
+    std::fs::write(dir.path().join("b"), "c").unwrap();
+    let failed = run_to(1, dir.path(), ["sum", "--check", "--quiet", "a.b3", "b.b3"]);
+    assert_eq!(failed, "b: FAILED\n");
+    for words in [&["sum"][..], &["sum", "--check"], &["sum", "--quiet", "a"]] {
+        let output = run(dir.path(), words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", message(&output));
+    }
+    let output = run(dir.path(), ["sum", "--check", "--quiet"]);
+    assert!(message(&output).contains("name one"), "{}", message(&output));
+}
+
+#[test]
+fn a_dash_is_standard_input_as_with_b3sum() {
+    let dir = dir();
+    let bytes = content(5, 300_001);
+    std::fs::write(dir.path().join("a"), "a").unwrap();
+    let output = run_with(&bytes, dir.path(), &["sum", "a", "-", "-"]);
+    let (first, second) = (sum_of(b"a"), sum_of(&bytes));
+    let expected = format!("{first}  a\n{second}  -\n{}  -\n", sum_of(b""));
+    let printed = String::from_utf8(output.stdout.clone()).unwrap();
+    assert_eq!(printed, expected, "{}", message(&output));
+    let output = run_with(&bytes, dir.path(), &["sum", "--json", "-"]);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let file = &document["files"][0];
+    assert_eq!((&file["name"], &file["bytes"]), (&"-".into(), &300_001.into()));
+    assert_eq!(file["blake3"], second.as_str());
+
+    let list = format!("{second}  -\n");
+    std::fs::write(dir.path().join("list"), &list).unwrap();
+    let output = run_with(&bytes, dir.path(), &["sum", "--check", "list"]);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"-: OK\n"[..]));
+    let output = run_with(b"other", dir.path(), &["sum", "--check", "list"]);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b"-: FAILED\n"[..]));
+    let output = run_with(list.as_bytes(), dir.path(), &["sum", "--check", "-"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(message(&output).contains("which the list comes from"), "{}", message(&output));
+    std::fs::write(dir.path().join("-"), "file").unwrap();
+    let file = run_to(0, dir.path(), ["sum", "./-"]);
+    assert_eq!(file, format!("{}  ./-\n", sum_of(b"file")));
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_standard_input() {
+    let dir = dir();
+    std::fs::write(dir.path().join("a"), "a").unwrap();
+    let mut command = command(dir.path());
+    command.args(["sum", "a", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    // It waits for standard input once it has printed the first sum.
+    let input = child.stdin.take().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    send(&child, rustix::process::Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    drop(input);
+}
+
 #[test]
 fn a_list_with_other_lines_is_reported_line_by_line() {
     let dir = dir();

@@ -3,7 +3,7 @@
 mod cp_support;
 
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -173,6 +173,28 @@ fn the_rate_is_at_most_what_bwlimit_says_and_a_signal_ends_the_wait() {
     let status = child.wait().unwrap();
     assert!(ended.elapsed() < Duration::from_secs(2), "{:?}", ended.elapsed());
     assert!(status.code() == Some(143) || status.signal() == Some(15), "{status}");
+}
+
+#[test]
+fn holes_are_not_in_a_rate_and_take_no_time_of_bwlimit() {
+    let root = tempfile::tempdir().unwrap();
+    let (source, target) = (root.path().join("source"), root.path().join("target"));
+    let file = fs::File::create(&source).unwrap();
+    file.set_len(64 << 30).unwrap();
+    file.write_all_at(&content(1, 1 << 20), 1 << 30).unwrap();
+    file.write_all_at(&content(2, 1 << 20), 40 << 30).unwrap();
+    file.sync_all().unwrap();
+    let options = ["-v", "--bwlimit=1M", "--bs=256K", "--progress=always", "--reflink=never"];
+    let output = dio(&options, &source, &target);
+    let text = String::from_utf8(done(&output).stdout.clone()).unwrap();
+    let summary = text.lines().last().unwrap();
+    assert!(summary.starts_with("1 file; 64.00 GiB, 2.00 MiB of it moved, in "), "{text}");
+    let err = String::from_utf8(output.stderr).unwrap();
+    let rates: Vec<&str> = err.lines().map(|line| line.rsplit(", ").next().unwrap()).collect();
+    assert!(!rates.is_empty(), "it takes more than a second");
+    for rate in rates.into_iter().chain(summary.rsplit(", ").next()) {
+        assert!(rate.ends_with("/s") && !rate.contains("GiB"), "{summary}\n{err}");
+    }
 }
 
 #[test]

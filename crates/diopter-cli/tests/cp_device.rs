@@ -76,6 +76,40 @@ fn a_full_disk_is_reported_before_anything_is_written_and_nothing_is_left() {
 }
 
 #[test]
+fn a_file_of_a_tree_without_space_has_what_it_needs_and_what_is_free() {
+    let Some(disk) = device_of(64 * MIB) else { return };
+    let Some(disk) = mounted(disk, FileSystem::Ext4 { block: 4096, extra: &["-m0"] }) else {
+        return;
+    };
+    let tree = dir();
+    let size = 20 * MIB;
+    for number in 0..3 {
+        let file = tree.path().join(number.to_string());
+        make_file(&file, number, size);
+        // A hole needs no space.
+        File::options().write(true).open(&file).unwrap().set_len(1 << 40).unwrap();
+    }
+    for (at, option) in ["--sparse=auto", "--sparse=always"].into_iter().enumerate() {
+        let target = disk.path().join(at.to_string());
+        let options = ["-r", "--json", option];
+        let output = cp(&options, tree.path(), &target);
+        assert_eq!(output.status.code(), Some(2), "{}", message(&output));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let failure = &report["failures"][0];
+        let free = failure["bytes_free"].as_u64().unwrap();
+        assert_eq!(failure["bytes_needed"], size, "{report}");
+        assert!(free < size, "{report}");
+        let expected = format!("the file needs {size} bytes, and {free} are free; free space on");
+        assert!(message(&output).contains(&expected), "{}", message(&output));
+        std::fs::remove_dir_all(&target).unwrap();
+    }
+    std::fs::create_dir(disk.path().join("1")).unwrap();
+    let output = cp(&["--json"], &tree.path().join("none"), &disk.path().join("1"));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["failures"][0]["bytes_needed"].is_null(), "{report}");
+}
+
+#[test]
 fn a_copy_is_resumed_on_an_xfs_without_room_for_a_second_one() {
     let Some(disk) = device_of(512 * MIB) else { return };
     let Some(disk) = mounted(disk, FileSystem::Xfs { extra: &[] }) else { return };

@@ -24,6 +24,17 @@ pub struct Failure {
     pub place: Option<Box<FailedPlace>>,
     /// True if what failed may have taken effect, now or later: a cluster did not reply in time.
     pub is_unknown: bool,
+    /// The space that the file needs, if there was too little.
+    pub space: Option<Box<LackingSpace>>,
+}
+
+/// The space for a file that did not have enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LackingSpace {
+    /// Bytes of the file without its holes.
+    pub needed: u64,
+    /// Bytes that the file system had for it.
+    pub free: u64,
 }
 
 /// The bytes of a failed request.
@@ -73,6 +84,7 @@ impl Failure {
             remedy,
             place: None,
             is_unknown: false,
+            space: None,
         }
     }
 
@@ -117,7 +129,17 @@ impl Failure {
     /// Returns the failure for a rule of the command.
     pub fn of_rule(what: &'static str, on: &Path, cause: &str, remedy: &str) -> Failure {
         let (cause, remedy) = (cause.to_owned(), remedy.to_owned());
-        Failure { what, on: on.to_owned(), cause, remedy, place: None, is_unknown: false }
+        let on = on.to_owned();
+        Failure { what, on, cause, remedy, place: None, is_unknown: false, space: None }
+    }
+
+    /// Adds the space that the file needs, and what there was.
+    #[must_use]
+    pub fn with_space(mut self, space: LackingSpace) -> Failure {
+        let LackingSpace { needed, free } = space;
+        self.cause.push_str(&format!(": the file needs {needed} bytes, and {free} are free"));
+        self.space = Some(Box::new(space));
+        self
     }
 }
 

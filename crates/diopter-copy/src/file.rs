@@ -19,7 +19,7 @@ use crate::place::{self, Destination, Existing, Place};
 use crate::preserve;
 use crate::record::Recorder;
 use crate::segments::Segments;
-use crate::session::{Output, Passed, Session, alignment_of, stopped};
+use crate::session::{Output, Passed, Session, alignment_of, stopped_of_new};
 use crate::source::{Content, Found, Source};
 use crate::striped;
 use crate::temporary::{Temporary, Wanted};
@@ -245,6 +245,7 @@ fn fill(
         session.reserve(source, output, segments.clone())?;
     }
     let target = (!is_reflinked).then_some(&temporary.file);
+    let all = segments.clone();
     if is_reflinked && !session.options.verify {
         session.observer().reached(source.size);
         return Ok(Passed { moved: Moved::default(), resumed, is_reflinked });
@@ -265,10 +266,11 @@ fn fill(
     }
     let moved = session.run(transfer, &mut |milestone| match milestone {
         Milestone::Done(position) if target.is_some() => recorder.note(fd, position),
-        Milestone::Done(_) => {}
+        Milestone::Done(_) | Milestone::Moved(_) => {}
         Milestone::Flushed(position) => recorder.note_flushed(fd, position),
     });
-    let moved = moved.map_err(|why| stopped(why, source, &path))?;
+    let output = Output { file: &temporary.file, path: &path };
+    let moved = moved.map_err(|why| stopped_of_new(why, source, (output, all)))?;
     Ok(Passed { moved, resumed, is_reflinked })
 }
 

@@ -100,7 +100,7 @@ pub use check::{
     CheckOptions, Checked, Checker, Difference, DifferenceKind, LINE_BYTES_MAX, ManifestLine,
     ParseLineError, Sum,
 };
-pub use failure::{FailedPlace, Failure, Mismatch};
+pub use failure::{FailedPlace, Failure, LackingSpace, Mismatch};
 pub use observer::{Notice, Observer, Pass};
 pub use options::{Options, Reflink, Sparse, WhenThere};
 pub use preserve::{Attribute, Preserve};

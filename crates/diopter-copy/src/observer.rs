@@ -76,6 +76,10 @@ pub trait Observer {
     /// Reports that the first `position` bytes of the pass are done.
     fn reached(&mut self, _position: u64) {}
 
+    /// Reports that so many bytes more were moved: read, written or compared. Holes are not, nor
+    /// are blocks that are shared with the source. A rate is of these bytes.
+    fn moved(&mut self, _bytes: u64) {}
+
     /// Reports that all bytes of a file are written and that they are flushed now, which can take
     /// long: the device has them only then.
     fn flushes(&mut self, _path: &Path) {}

@@ -33,6 +33,8 @@ pub enum Milestone {
     Done(u64),
     /// Every byte before this one is on the device.
     Flushed(u64),
+    /// So many bytes more were moved: read, and written if the transfer writes them. Holes are not.
+    Moved(u64),
 }
 
 /// Follows a transfer; ends it by returning a signal.
@@ -217,15 +219,20 @@ impl Pipeline {
                     watch(Milestone::Flushed(flow.flushed));
                 }
             }
-            self.note_progress(flow, in_flight);
+            self.note_progress(flow, in_flight, watch);
             self.flush_now_and_then(flow)?;
         }
     }
 
-    /// Reports completed ranges to the tuning, for a file that is large enough to learn from.
-    fn note_progress(&mut self, flow: &mut Flow<'_>, in_flight: usize) {
+    /// Reports completed ranges: their bytes, and to the tuning, for a file that is large enough to
+    /// learn from.
+    fn note_progress(&mut self, flow: &mut Flow<'_>, in_flight: usize, watch: Watch<'_>) {
         let (count, bytes) = flow.take_ended();
-        if count == 0 || flow.transfer.size < REGISTERED_BYTES_MIN {
+        if count == 0 {
+            return;
+        }
+        watch(Milestone::Moved(bytes));
+        if flow.transfer.size < REGISTERED_BYTES_MIN {
             return;
         }
         let in_flight = u32::try_from(in_flight).expect("at most IODEPTH_MAX");

@@ -295,6 +295,7 @@ fn pass(
             Sink::Behind(write) => Some(WriteBehind::start(scope, path, write, &ahead.memory())?),
             Sink::None | Sink::Here(_) => None,
         };
+        let mut reached = 0;
         while !behind.as_ref().is_some_and(WriteBehind::has_failed)
             && let Some(chunk) = ahead.next()?
         {
@@ -305,12 +306,16 @@ fn pass(
             }
             if let Some(behind) = &behind {
                 behind.put(chunk);
-                session.observer().reached(behind.written());
+                let written = behind.written();
+                session.observer().moved(written - reached);
+                session.observer().reached(written);
+                reached = written;
             } else {
                 if let Sink::Here(write) = sink {
                     write(chunk.offset, chunk.bytes())?;
                 }
                 ahead.give_back(chunk);
+                session.observer().moved(length);
                 session.observer().reached(end);
             }
             session.pace().pay(length);
@@ -322,6 +327,7 @@ fn pass(
         if let Some(behind) = behind {
             let written = behind.finish()?;
             session.check_stop()?;
+            session.observer().moved(written - reached);
             session.observer().reached(written);
         }
         Ok(hash.map(|hash| hash.finish(size)))

@@ -156,6 +156,10 @@ pub struct FailureReport {
     /// `unknown` if what failed may have taken effect, now or later: a write to a cluster that did
     /// not reply in time. Null if it did not.
     pub outcome: Option<&'static str>,
+    /// Bytes of the file without its holes, if there was too little space for it; null if not.
+    pub bytes_needed: Option<u64>,
+    /// Bytes that the target's file system had for it; null as for `bytes_needed`.
+    pub bytes_free: Option<u64>,
 }
 
 /// The counts of a run.
@@ -225,6 +229,8 @@ impl Counts {
             object: object.map(|(path, _)| untrusted::name(path)),
             object_offset: object.map(|(_, offset)| *offset),
             outcome: failure.is_unknown.then_some("unknown"),
+            bytes_needed: failure.space.as_ref().map(|space| space.needed),
+            bytes_free: failure.space.as_ref().map(|space| space.free),
         };
         if self.is_listed(self.failures.len(), entry.path.len()) {
             self.failures.push(entry);

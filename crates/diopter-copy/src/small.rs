@@ -87,6 +87,7 @@ pub fn write(
     session.begin_file();
     session.observer().begins(Pass::Copy, &entry.path(), small.size);
     session.observer().reached(small.size);
+    session.observer().moved(small.bytes_read());
     Ok(small)
 }
 

@@ -26,7 +26,8 @@ pub struct Summary {
     pub kernel_release: String,
     /// When the trace began: nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// From the first event to the last.
+    /// From the first event to the last; `traced_ns` is longer where a program did something else
+    /// before or after.
     pub elapsed_ns: u64,
     /// Requests of the command.
     pub requests: u64,
@@ -50,6 +51,10 @@ pub struct Summary {
     pub by_file: Vec<FileSummary>,
     /// Where the time of requests that did not fail went.
     pub latency_ns: PhaseLatencies,
+    /// The same of reads only; each phase is `null` without any.
+    pub read_latency_ns: PhaseLatencies,
+    /// The same of writes only.
+    pub write_latency_ns: PhaseLatencies,
     /// Events that the kernel's buffer lost. When there are any, all other figures are too small.
     pub lost_events: u64,
     /// The facts that could not be known, and why, each as one sentence.

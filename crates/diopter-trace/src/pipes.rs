@@ -19,7 +19,8 @@ use crate::spool::Spool;
 const PAUSE: Duration = Duration::from_millis(10);
 /// The pace is looked at this often.
 const PACE_TIME: Duration = Duration::from_millis(50);
-/// Bytes of events a second from which on wakeups are not recorded: some 30 000 requests.
+/// Bytes of events a second from which on wakeups are not recorded: some 30 000 requests of all
+/// processes.
 const PACE_BYTES_MAX: u64 = 12 << 20;
 /// The reader's niceness: before everything that is not of real time.
 const PRIORITY: i32 = -20;

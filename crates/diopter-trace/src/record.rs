@@ -288,8 +288,11 @@ fn unknown(instance: &Instance, spool: SpoolFacts) -> Result<Vec<String>, TraceE
         ));
     }
     if spool.is_without_wakes {
-        unknown
-            .push("when waiters woke, while there were too many requests to record it".to_owned());
+        unknown.push(
+            "when waiters woke, once the machine made some 30 000 requests a second, with those of \
+             other processes"
+                .to_owned(),
+        );
     }
     if spool.is_full {
         unknown.push("what came after the trace's file was full: trace a shorter run".to_owned());

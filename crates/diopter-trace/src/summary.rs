@@ -28,6 +28,7 @@ pub fn summary_of(trace: &Trace, beyond: &Totals) -> Summary {
         totals.add(request, bios, &Phases::of(trace, request));
     }
     let failures = totals.failures();
+    let latency_ns = totals.latencies();
     Summary {
         schema: SCHEMA.to_owned(),
         made_by: format!("dio {}", env!("CARGO_PKG_VERSION")),
@@ -50,7 +51,9 @@ pub fn summary_of(trace: &Trace, beyond: &Totals) -> Summary {
         doors: totals.doors,
         in_flight_max: totals.in_flight_max.max(in_flight_max(trace.requests.iter())),
         by_file: by_file(trace, beyond),
-        latency_ns: totals.latencies.latencies(),
+        latency_ns,
+        read_latency_ns: totals.reads.latencies(),
+        write_latency_ns: totals.writes.latencies(),
         lost_events: trace.lost_events,
         unknown: trace.unknown.clone(),
         findings: findings::findings(trace),

@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::TraceError;
 
-/// Where the hierarchy of control groups is mounted.
+/// Where the hierarchies of control groups are mounted, most often.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Control groups below one that are followed.
 const CGROUPS_MAX: usize = 4096;
@@ -168,12 +168,23 @@ impl Attached {
 }
 
 impl Cgroup {
-    /// Finds a control group by the path of its directory, or by its path below the mount of the
-    /// hierarchy.
+    /// Finds a control group by the path of its directory, or by its path below a mount of cgroup2
+    /// or below `/sys/fs/cgroup`.
     fn find(path: &Path) -> Result<Cgroup, TraceError> {
-        let below = Path::new(CGROUPS).join(path.strip_prefix("/").unwrap_or(path));
-        let is_group = |dir: &&PathBuf| dir.join("cgroup.procs").exists();
-        let found = [path.to_owned(), below].iter().find(is_group).cloned();
+        let mounts = procfs::process::Process::myself().and_then(|own| own.mountinfo());
+        let mounts = mounts.into_iter().flatten().filter(|mount| mount.fs_type == "cgroup2");
+        let mounts = mounts.map(|mount| mount.mount_point).chain([PathBuf::from(CGROUPS)]);
+        Cgroup::find_below(path, mounts)
+    }
+
+    fn find_below(
+        path: &Path,
+        mounts: impl Iterator<Item = PathBuf>,
+    ) -> Result<Cgroup, TraceError> {
+        let name = path.strip_prefix("/").unwrap_or(path);
+        let is_group = |dir: &PathBuf| dir.join("cgroup.procs").exists();
+        let all = std::iter::once(path.to_owned()).chain(mounts.map(|mount| mount.join(name)));
+        let found = all.into_iter().find(is_group);
         found.map(|dir| Cgroup { dir }).ok_or_else(|| TraceError::Cgroup(path.to_owned()))
     }
 
@@ -403,6 +414,35 @@ mod tests {
         let text = refused.to_string();
         assert!(text.contains(dir.path().to_str().unwrap()), "{text}");
         assert!(text.contains("not a control group"), "{text}");
+    }
+
+    #[test]
+    fn a_name_is_one_below_a_mount_of_cgroup2_wherever_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (hybrid, unified) = (dir.path().to_owned(), dir.path().join("unified"));
+        for group in [&unified.join("a/b"), &hybrid.join("memory/a"), &hybrid.join("memory/c")] {
+            fs::create_dir_all(group).unwrap();
+            fs::write(group.join("cgroup.procs"), "").unwrap();
+        }
+        let find = |name: &str| {
+            let found = Cgroup::find_below(name.as_ref(), [&unified, &hybrid].into_iter().cloned());
+            found.map(|group| group.dir).map_err(|error| error.to_string())
+        };
+        assert_eq!(find("a/b"), Ok(unified.join("a/b")));
+        assert_eq!(find("/a/b"), Ok(unified.join("a/b")));
+        assert_eq!(find("unified/a/b"), Ok(unified.join("a/b")));
+        assert_eq!(find("memory/c"), Ok(hybrid.join("memory/c")));
+        assert!(find("c").unwrap_err().contains("not a control group"));
+    }
+
+    /// The groups of this machine, which may have a mount of cgroup2 anywhere, or none.
+    #[test]
+    fn the_own_control_group_is_found_by_its_name() {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let name = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
+        if !name.is_empty() {
+            assert!(Cgroup::find(Path::new(name)).is_ok(), "{name}");
+        }
     }
 
     #[test]

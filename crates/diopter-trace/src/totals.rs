@@ -46,8 +46,10 @@ pub struct Totals {
     pub split: u64,
     /// Requests that failed, by their errno.
     pub failures: BTreeMap<i32, u64>,
-    /// Times of the requests that did not fail.
-    pub latencies: Recorders,
+    /// Times of the reads that did not fail.
+    pub reads: Recorders,
+    /// Times of the writes that did not fail.
+    pub writes: Recorders,
     /// By index into [`Trace::files`].
     pub files: HashMap<usize, FileTotals>,
 }
@@ -186,8 +188,17 @@ impl Totals {
         } += 1;
         match failure_of(request) {
             Some(errno) => *self.failures.entry(errno.raw()).or_default() += 1,
-            None => self.latencies.record(phases),
+            None if request.op == TracedOp::Read => self.reads.record(phases),
+            None => self.writes.record(phases),
         }
+    }
+
+    /// Returns the times of all requests that did not fail.
+    #[must_use]
+    pub fn latencies(&self) -> PhaseLatencies {
+        let mut all = self.reads.clone();
+        all.add(&self.writes);
+        all.latencies()
     }
 
     /// Requests that failed, by their errno, the one of most first.
@@ -310,6 +321,13 @@ impl Recorder {
         }
     }
 
+    /// Adds the times of another.
+    fn add(&mut self, other: &Recorder) {
+        let added = self.histogram.add(&other.histogram);
+        added.expect("both have the same bounds");
+        self.sum = self.sum.saturating_add(other.sum);
+    }
+
     #[must_use]
     pub fn latency(&self) -> Option<PhaseLatency> {
         let count = self.histogram.len();
@@ -339,6 +357,12 @@ impl Recorders {
         let times = phases.in_order().into_iter().chain([phases.total]);
         for (recorder, time) in self.0.iter_mut().zip(times) {
             recorder.record(time);
+        }
+    }
+
+    fn add(&mut self, other: &Recorders) {
+        for (recorder, other) in self.0.iter_mut().zip(&other.0) {
+            recorder.add(other);
         }
     }
 
@@ -386,7 +410,7 @@ mod tests {
         assert_eq!((beyond.requests, beyond.bios, beyond.bytes), (150, 300, 150 * 4096));
         assert_eq!((beyond.completions.softirq, beyond.doors.aio), (150, 150));
         assert_eq!((beyond.in_flight_max, beyond.split), (16, 150));
-        assert_eq!(beyond.latencies.latencies().total.unwrap().count, 150);
+        assert_eq!(beyond.latencies().total.unwrap().count, 150);
         assert_eq!(collected(&job, None).trace.requests.len(), 200);
     }
 

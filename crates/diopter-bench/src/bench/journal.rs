@@ -93,7 +93,16 @@ impl Journal {
                 "{} belongs to an interrupted run: resume it with --resume, or remove it",
                 path.display()
             ),
-            _ => format!("create {}: {error}; choose another directory", path.display()),
+            _ if path.parent().is_none_or(|dir| dir.as_os_str().is_empty()) => format!(
+                "create {} in the working directory, where the result and its journal go: {error}; \
+                 write them elsewhere with --json-out FILE",
+                path.display()
+            ),
+            _ => format!(
+                "create {}, the journal next to the result: {error}; name a result in another \
+                 directory with --json-out FILE",
+                path.display()
+            ),
         };
         let file = made.map_err(failed)?;
         let mut journal = Journal { file, path: path.to_owned() };

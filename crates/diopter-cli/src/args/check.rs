@@ -1,6 +1,6 @@
 //! The command lines of `dio sum` and `dio verify`, with their help.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -11,9 +11,10 @@ const EXAMPLES_SUM: &str = "\
 Examples:
   dio sum backup.img /dev/sdb1
   (cd /srv && dio sum data > ~/data.b3)
-  (cd /srv && dio sum --check ~/data.b3 --quiet)
+  (cd /srv && dio sum --check --quiet ~/data.b3)
   dio sum disk.img::/etc/fstab
-  dio sum rados:backup/disk.img";
+  dio sum rados:backup/disk.img
+  tar c data | dio sum -";
 
 const ABOUT_LISTS: &str = "\
 Lists of sums:
@@ -48,12 +49,15 @@ Exit status:
 )]
 pub struct SumArgs {
     /// Files, directories, striped files, block devices, IMAGE::/PATH in unmounted file systems, or
-    /// `rados:[CONF!]POOL[@NAMESPACE]/NAME`, a striped object of a Ceph cluster
-    #[arg(value_name = "NAME", required_unless_present = "check", conflicts_with = "check")]
+    /// `rados:[CONF!]POOL[@NAMESPACE]/NAME`, a striped object of a Ceph cluster; - is standard
+    /// input, which is read as it is, without direct I/O; with --check, more lists
+    #[arg(value_name = "NAME", required_unless_present = "check")]
     pub names: Vec<PathBuf>,
     /// Check the files that this list names; - is standard input
-    #[arg(short, long, value_name = "LIST")]
-    pub check: Option<PathBuf>,
+    ///
+    /// The list may be a NAME instead, as in `dio sum --check --quiet LIST`.
+    #[arg(short, long, value_name = "LIST", num_args = 0..=1)]
+    pub check: Option<Option<PathBuf>>,
     /// With --check, allow names outside the working directory
     ///
     /// Without it, absolute names, names with `..`, block devices, rados: names, and links, images
@@ -96,6 +100,14 @@ pub struct VerifyArgs {
     /// Print one JSON document (docs/schema/verify.json) on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+impl SumArgs {
+    /// Returns the lists to check; `None` if sums are made.
+    pub fn lists(&self) -> Option<Vec<&Path>> {
+        let value = self.check.as_ref()?.as_deref();
+        Some(value.into_iter().chain(self.names.iter().map(AsRef::as_ref)).collect())
+    }
 }
 
 /// How both read.

@@ -57,7 +57,8 @@ pub struct TraceArgs {
     pub processes: Vec<u32>,
     /// Trace the processes of a control group and of those below it
     ///
-    /// PATH is a directory, or a path below /sys/fs/cgroup. The trace ends when it is removed.
+    /// PATH is a directory, or a path below a mount of cgroup2 or below /sys/fs/cgroup. The trace
+    /// ends when it is removed.
     #[arg(long, value_name = "PATH", conflicts_with = "processes")]
     pub cgroup: Option<PathBuf>,
     /// Trace every process of the machine

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use diopter_copy::{Ended, Failure, Left, Report};
+use diopter_copy::{Ended, Failure, Left, Report, WayReport};
 use diopter_text::untrusted;
 use indicatif::BinaryBytes;
 
@@ -110,10 +110,22 @@ fn summary(report: &Report) -> String {
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     let took = Duration::from_nanos(report.elapsed_ns.max(1));
-    let rate = u128::from(report.bytes) * 1_000_000_000 / took.as_nanos();
-    let rate = u64::try_from(rate).unwrap_or(u64::MAX);
-    let (bytes, rate) = (BinaryBytes(report.bytes), BinaryBytes(rate));
+    let moved = moved(report);
+    let rate = u128::from(moved) * 1_000_000_000 / took.as_nanos();
+    let rate = BinaryBytes(u64::try_from(rate).unwrap_or(u64::MAX));
+    let mut bytes = BinaryBytes(report.bytes).to_string();
+    if moved < report.bytes {
+        bytes.push_str(&format!(", {} of it moved,", BinaryBytes(moved)));
+    }
     format!("{}; {bytes} in {:.1} s, {rate}/s", parts.join(", "), took.as_secs_f64())
+}
+
+/// Returns the bytes of the files that were read or written: not holes, not what an earlier run had
+/// copied, and not blocks that are shared with the source.
+fn moved(report: &Report) -> u64 {
+    let all = |way: &WayReport| way.direct + way.bounced + way.buffered;
+    // The end of a file is read with the whole block around it.
+    all(&report.route.read).max(all(&report.route.write)).min(report.bytes)
 }
 
 /// Prints the document or the summary, if it is wanted, and returns the exit status.

@@ -2,21 +2,22 @@
 //! is being copied or read; elsewhere, if that is wanted, a line each second. Both are on standard
 //! error. Names that are asked for are on standard output.
 
+use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use diopter_copy::{Notice, Observer, Pass};
 use diopter_text::untrusted;
-use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::args::BytesProgress;
 use crate::log;
 use crate::terminal::message_columns;
 
 const TEMPLATES: Templates = Templates {
-    wide: "{wide_msg} [{bar:10}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go",
-    narrow: "{wide_msg} {percent}% {bytes_per_sec} {eta}",
+    wide: "{wide_msg} [{bar:10}] {bytes} of {total_bytes}, {rate}, {eta} to go",
+    narrow: "{wide_msg} {percent}% {rate} {eta}",
 };
 
 /// Columns of a terminal from which on the wide template is used.
@@ -41,6 +42,8 @@ pub struct Progress {
     /// The command, for messages.
     command: &'static str,
     bar: Option<ProgressBar>,
+    /// Counts bytes that were moved, without holes, for the rate of the bar. It is not shown.
+    moving: ProgressBar,
     lines: Option<Lines>,
     /// Prints the name of each file whose copy begins.
     has_names: bool,
@@ -50,13 +53,15 @@ pub struct Progress {
     size: u64,
     /// Bytes that are done.
     at: u64,
+    /// Bytes that were moved: those that are done without holes, and without what was there.
+    moved: u64,
 }
 
 /// The lines where there is no terminal.
 #[derive(Debug)]
 struct Lines {
     total: u64,
-    /// When the last line was printed, and at how many bytes.
+    /// When the last line was printed, and how many bytes were moved by then.
     last: (Instant, u64),
 }
 
@@ -67,12 +72,33 @@ impl Progress {
         let is_shown = mode != BytesProgress::Never && is_terminal;
         let has_lines = mode == BytesProgress::Always && !is_terminal;
         let lines = has_lines.then(|| Lines { total: 0, last: (Instant::now(), 0) });
-        let bar = is_shown.then(|| {
-            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-            bar.set_style(TEMPLATES.style());
-            bar
-        });
-        Progress { command, bar, lines, has_names: false, base: 0, size: 0, at: 0 }
+        let mut progress = Progress {
+            command,
+            bar: None,
+            moving: ProgressBar::hidden(),
+            lines,
+            has_names: false,
+            base: 0,
+            size: 0,
+            at: 0,
+            moved: 0,
+        };
+        if is_shown {
+            progress.show(ProgressDrawTarget::stderr());
+        }
+        progress
+    }
+
+    /// Shows a bar there.
+    fn show(&mut self, target: ProgressDrawTarget) {
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        let moving = self.moving.clone();
+        let rate = move |_: &ProgressState, text: &mut dyn fmt::Write| {
+            // Text in memory takes every line.
+            write!(text, "{}/s", BinaryBytes(whole(moving.per_sec()))).unwrap_or(());
+        };
+        bar.set_style(TEMPLATES.style().with_key("rate", rate));
+        self.bar = Some(bar);
     }
 
     /// Prints the name of each file whose copy begins.
@@ -94,7 +120,7 @@ impl Progress {
     /// Removes the bar, or prints the last line.
     pub fn finish(&self) {
         if let Some(lines) = &self.lines {
-            lines.print(self.command, self.at, lines.last);
+            lines.print(self.command, (self.at, self.moved), lines.last);
         }
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -151,10 +177,17 @@ impl Observer for Progress {
     fn reached(&mut self, position: u64) {
         self.at = self.base + position;
         if let Some(lines) = &mut self.lines {
-            lines.show(self.command, self.at);
+            lines.show(self.command, (self.at, self.moved));
         }
         if let Some(bar) = &self.bar {
             bar.set_position(self.base + position);
+        }
+    }
+
+    fn moved(&mut self, bytes: u64) {
+        self.moved += bytes;
+        if self.bar.is_some() {
+            self.moving.set_position(self.moved);
         }
     }
 
@@ -178,17 +211,17 @@ impl Observer for Progress {
 
 impl Lines {
     /// Prints a line if it is time for one.
-    fn show(&mut self, command: &str, at: u64) {
+    fn show(&mut self, command: &str, (at, moved): (u64, u64)) {
         if self.last.0.elapsed() >= LINE_EVERY {
-            self.print(command, at, self.last);
-            self.last = (Instant::now(), at);
+            self.print(command, (at, moved), self.last);
+            self.last = (Instant::now(), moved);
         }
     }
 
-    /// Prints what is done, and the rate since a time at which so many bytes were.
-    fn print(&self, command: &str, at: u64, (since, before): (Instant, u64)) {
+    /// Prints what is done, and the rate since a time by which so many bytes were moved.
+    fn print(&self, command: &str, (at, moved): (u64, u64), (since, before): (Instant, u64)) {
         let elapsed = since.elapsed().as_nanos().max(1);
-        let moved = u128::from(at.saturating_sub(before)) * 1_000_000_000 / elapsed;
+        let moved = u128::from(moved.saturating_sub(before)) * 1_000_000_000 / elapsed;
         let rate = BinaryBytes(u64::try_from(moved).unwrap_or(u64::MAX));
         let (done, total) = (BinaryBytes(at), BinaryBytes(self.total.max(at)));
         log::line(&format!("dio {command}: {done} of {total}, {rate}/s"));
@@ -203,6 +236,11 @@ impl Templates {
         let style = ProgressStyle::with_template(template).expect("the template is well formed");
         style.progress_chars("=> ")
     }
+}
+
+/// Returns a rate without its fraction.
+fn whole(rate: f64) -> u64 {
+    format!("{rate:.0}").parse().unwrap_or(0)
 }
 
 /// Returns a phase and the name of its file.
@@ -224,6 +262,19 @@ mod tests {
         progress.resumes_at(3);
         progress.reached(5);
         progress.finish();
+    }
+
+    #[test]
+    fn the_rate_is_of_what_was_moved_and_not_of_holes() {
+        let mut progress = Progress::new("cp", BytesProgress::Never);
+        progress.show(ProgressDrawTarget::hidden());
+        progress.total(64 << 30);
+        progress.begins(Pass::Copy, Path::new("a"), 64 << 30);
+        progress.moved(4096);
+        progress.moved(4096);
+        progress.reached(63 << 30);
+        let bar = progress.bar.as_ref().unwrap();
+        assert_eq!((bar.position(), progress.moving.position()), (63 << 30, 8192));
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct SumDocument {
     files: Vec<FileDocument>,
     /// Files that are missing in the list, which holds 10000 at most.
     left_out: u64,
-    /// Bytes that were read through the page cache.
+    /// Bytes that were read through the page cache; those of standard input do not count.
     buffered_bytes: u64,
     /// The number of files and lines that failed; the messages are on standard error.
     failures: u64,
@@ -63,8 +63,13 @@ struct FileDocument {
 /// Sums up or checks, and returns the exit status.
 pub fn run(args: &SumArgs, backend: BackendKind) -> u8 {
     let options = checks::options(&args.reading, backend, None);
-    if args.check.is_none() && (args.quiet || args.allow_outside) {
+    let lists = args.lists();
+    if lists.is_none() && (args.quiet || args.allow_outside) {
         log::fail("sum", "--quiet and --allow-outside belong to --check; leave them out");
+        return TROUBLE;
+    }
+    if lists.as_ref().is_some_and(Vec::is_empty) {
+        log::fail("sum", "--check has no list; name one, or - for standard input");
         return TROUBLE;
     }
     let prints = !args.json && !args.quiet;
@@ -80,9 +85,12 @@ pub fn run(args: &SumArgs, backend: BackendKind) -> u8 {
             return TROUBLE;
         }
     };
-    let signal = match &args.check {
-        None => sum_all(args, &mut checker, &mut out, signals.flag()),
-        Some(list) => check_all(args, list, &mut checker, &mut out, signals.flag()),
+    let stop = signals.flag();
+    let signal = match lists {
+        None => sum_all(args, &mut checker, &mut out, stop),
+        Some(lists) => lists.into_iter().find_map(|list| {
+            if out.is_lost() { None } else { check_all(args, list, &mut checker, &mut out, stop) }
+        }),
     };
     let failures = checker.failures() + out.failed;
     let buffered_bytes = checker.buffered_bytes();
@@ -105,16 +113,27 @@ fn sum_all(
     out: &mut Out,
     stop: &StopFlag,
 ) -> Option<Signal> {
-    let names: Vec<&Path> = args.names.iter().map(AsRef::as_ref).collect();
-    checker.add_up(&names);
+    let names = args.names.iter().map(AsRef::as_ref);
+    let on_disk: Vec<&Path> = names.clone().filter(|name| !is_input(name)).collect();
+    checker.add_up(&on_disk);
     for name in names {
-        let signal = checker.sum(name, &mut |sum| {
+        let mut put = |sum| {
             out.put_sum(sum);
             if out.is_lost() {
                 // The reader is gone: stop, as SIGPIPE would.
                 stop.set(checks::OUTPUT_LOST);
             }
-        });
+        };
+        let signal = match is_input(name) {
+            false => checker.sum(name, &mut put),
+            true => match input(stop) {
+                Ok(mut input) => checker.sum_input(name, &mut input, &mut put),
+                Err(error) => {
+                    out.fail(&Failure::of_io("opening", name, &error).to_string());
+                    continue;
+                }
+            },
+        };
         if signal.is_some() || out.is_lost() {
             return signal;
         }
@@ -129,13 +148,15 @@ fn check_all(
     out: &mut Out,
     stop: &StopFlag,
 ) -> Option<Signal> {
-    let opened = if list.as_os_str() == "-" {
-        io::stdin().as_fd().try_clone_to_owned().map(File::from)
+    let opened = if is_input(list) {
+        input(stop)
     } else {
         // A fifo without a writer would be waited for.
-        File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(list)
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(list);
+        file.map(|file| Interruptible { file, stop })
     };
-    let opened = opened.map(|file| BufReader::new(Interruptible { file, stop }));
+    let opened = opened.map(BufReader::new);
     let shown = untrusted::name(list);
     let mut lines = match opened {
         Ok(lines) => lines,
@@ -167,7 +188,10 @@ fn check_all(
             }
         };
         parsed += 1;
-        let checked = checker.check(&entry, args.allow_outside);
+        let checked = match is_input(&entry.path) {
+            false => checker.check(&entry, args.allow_outside),
+            true => check_input(list, &entry, checker, stop),
+        };
         if let Checked::Ended(signal) = checked {
             return Some(signal);
         }
@@ -182,7 +206,36 @@ fn check_all(
     None
 }
 
-/// A list that is waited for no longer than until a signal arrives.
+/// Checks a line that names standard input.
+fn check_input(
+    list: &Path,
+    entry: &ManifestLine,
+    checker: &mut Checker<'_>,
+    stop: &StopFlag,
+) -> Checked {
+    let path = &entry.path;
+    if is_input(list) {
+        let cause = "it is standard input, which the list comes from";
+        let failure = Failure::of_rule("reading", path, cause, "give the list as a file");
+        return Checked::Failed(Box::new(failure));
+    }
+    match input(stop) {
+        Ok(mut input) => checker.check_input(entry, &mut input),
+        Err(error) => Checked::Failed(Box::new(Failure::of_io("opening", path, &error))),
+    }
+}
+
+/// Returns true if a name is that of standard input.
+fn is_input(name: &Path) -> bool {
+    name.as_os_str() == "-"
+}
+
+fn input(stop: &StopFlag) -> io::Result<Interruptible<'_>> {
+    let file = io::stdin().as_fd().try_clone_to_owned().map(File::from)?;
+    Ok(Interruptible { file, stop })
+}
+
+/// A file that is waited for no longer than until a signal arrives.
 struct Interruptible<'s> {
     file: File,
     stop: &'s StopFlag,

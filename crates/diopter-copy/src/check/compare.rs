@@ -26,8 +26,9 @@ pub struct Halted {
     pub why: Interruption,
 }
 
-/// Follows a comparison; ends it by returning a signal. Gets the first byte that is not compared.
-pub type Watch<'w> = &'w mut dyn FnMut(u64) -> Option<Signal>;
+/// Follows a comparison; ends it by returning a signal. Gets the first byte that is not compared,
+/// and how many were compared since the last call, without holes.
+pub type Watch<'w> = &'w mut dyn FnMut(u64, u64) -> Option<Signal>;
 
 /// Two files of which the same ranges are read.
 pub struct Pair<'f> {
@@ -88,10 +89,11 @@ impl<'f> Pair<'f> {
     }
 
     fn compare(&mut self, watch: Watch<'_>) -> Result<Option<FileRange>, Halted> {
+        let mut compared = 0;
         loop {
             self.read_ahead()?;
             let Some(chunk) = self.chunks.front() else { return Ok(None) };
-            if let Some(signal) = watch(chunk.range.start) {
+            if let Some(signal) = watch(chunk.range.start, std::mem::take(&mut compared)) {
                 return Err(Halted { side: 0, why: Interruption::Signal(signal) });
             }
             let finished = self.engine.wait(WAIT_SLICE);
@@ -108,6 +110,7 @@ impl<'f> Pair<'f> {
                     return Ok(Some(FileRange::new(start, end)));
                 }
                 self.free.extend(memory);
+                compared += range.end - range.start;
             }
         }
     }

@@ -72,6 +72,7 @@ impl Checker<'_> {
                 }
                 let Some(chunk) = ahead.next()? else { return Ok(()) };
                 hash.update(chunk.offset, chunk.bytes());
+                observer.moved(chunk.end() - chunk.offset);
                 observer.reached(chunk.end());
                 ahead.give_back(chunk);
             }
@@ -145,6 +146,7 @@ impl Checker<'_> {
                     let at = |index: usize| first.offset + index as u64;
                     break Some(FileRange::new(at(found.start), at(found.end)));
                 }
+                observer.moved(first.end() - first.offset);
                 observer.reached(first.end());
                 both[0].give_back(first);
                 both[1].give_back(second);

@@ -1,5 +1,6 @@
 //! BLAKE3 sums of files and of all files of a tree.
 
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path};
@@ -11,7 +12,7 @@ use crate::dir::{self, Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::flow::{Transfer, Zeros};
 use crate::image_path;
-use crate::observer::Notice;
+use crate::observer::{Notice, Pass};
 use crate::pipeline::Milestone;
 use crate::stop::Signal;
 use crate::walk::{Event, Walk};
@@ -24,6 +25,31 @@ impl Checker<'_> {
     pub fn sum(&mut self, name: &Path, each: &mut dyn FnMut(Sum)) -> Option<Signal> {
         let done = self.sum_name(name, each);
         self.note(done)
+    }
+
+    /// Sums up what `input` returns until its end, which it reads as it is, without direct I/O.
+    /// `name` is its name in the sum and in messages. If a signal arrives, `input` has to fail.
+    pub fn sum_input(
+        &mut self,
+        name: &Path,
+        input: &mut dyn Read,
+        each: &mut dyn FnMut(Sum),
+    ) -> Option<Signal> {
+        let done = self.sum_of_input(name, input).map(each);
+        self.note(done)
+    }
+
+    fn sum_of_input(&mut self, name: &Path, input: &mut dyn Read) -> Step<Sum> {
+        self.observer.begins(Pass::Read, name, 0);
+        let mut hasher = blake3::Hasher::new();
+        let read = hasher.update_reader(input);
+        if let Some(signal) = self.stop.requested() {
+            return Err(Stop::Signal(signal));
+        }
+        read.map_err(|error| Failure::of_io("reading", name, &error))?;
+        let bytes = hasher.count();
+        self.count(bytes);
+        Ok(Sum { path: name.to_owned(), bytes, hash: hasher.finalize() })
     }
 
     fn sum_name(&mut self, name: &Path, each: &mut dyn FnMut(Sum)) -> Step<()> {
@@ -96,8 +122,10 @@ impl Checker<'_> {
         };
         let (stop, observer) = (self.stop, &mut *self.observer);
         let moved = self.pipeline.run(transfer, &mut |milestone| {
-            if let Milestone::Done(position) = milestone {
-                observer.reached(position);
+            match milestone {
+                Milestone::Done(position) => observer.reached(position),
+                Milestone::Moved(bytes) => observer.moved(bytes),
+                Milestone::Flushed(_) => {}
             }
             stop.requested()
         });
@@ -119,13 +147,14 @@ impl Checker<'_> {
     /// is true, the name has to lead to a file below the working directory.
     pub fn check(&mut self, line: &ManifestLine, outside: bool) -> Checked {
         let summed = self.sum_named(&line.path, outside);
-        match summed {
-            Ok(sum) if sum.hash == line.hash => Checked::Same,
-            Ok(_) => Checked::Differs,
-            Err(Stop::Failed(failure)) => Checked::Failed(Box::new(failure)),
-            Err(Stop::Signal(signal)) => Checked::Ended(signal),
-            Err(Stop::Differs(_)) => unreachable!("only a copy is read back"),
-        }
+        compared(line, summed)
+    }
+
+    /// Compares the sum of what `input` returns with that of a line. It is read as
+    /// [`sum_input`](Checker::sum_input) does.
+    pub fn check_input(&mut self, line: &ManifestLine, input: &mut dyn Read) -> Checked {
+        let summed = self.sum_of_input(&line.path, input);
+        compared(line, summed)
     }
 
     fn sum_named(&mut self, name: &Path, outside: bool) -> Step<Sum> {
@@ -167,6 +196,17 @@ impl Checker<'_> {
         }
         drop(objects);
         self.sum_of(&opened)
+    }
+}
+
+/// Returns the result of a line whose file was read.
+fn compared(line: &ManifestLine, summed: Step<Sum>) -> Checked {
+    match summed {
+        Ok(sum) if sum.hash == line.hash => Checked::Same,
+        Ok(_) => Checked::Differs,
+        Err(Stop::Failed(failure)) => Checked::Failed(Box::new(failure)),
+        Err(Stop::Signal(signal)) => Checked::Ended(signal),
+        Err(Stop::Differs(_)) => unreachable!("only a copy is read back"),
     }
 }
 

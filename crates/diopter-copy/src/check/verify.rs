@@ -124,7 +124,8 @@ impl Checker<'_> {
         let (engine, shape) = self.pipeline.idle();
         let shape = shape.of_two().map_err(Stop::Failed)?;
         let mut pair = Pair::new(engine, shape, opened, range).map_err(failed)?;
-        let found = pair.run(&mut |position| {
+        let found = pair.run(&mut |position, compared| {
+            observer.moved(compared);
             observer.reached(position);
             stop.requested()
         });

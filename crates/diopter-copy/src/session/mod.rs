@@ -25,7 +25,7 @@ use crate::report::{BackendReport, Counts};
 use crate::shape::Shape;
 use crate::stop::{Signal, StopFlag};
 
-pub use transfer::{Output, Passed, alignment_of, read_failed, stopped};
+pub use transfer::{Output, Passed, alignment_of, read_failed, stopped, stopped_of_new};
 
 /// More bios than any engine holds.
 const ENGINE_DEPTH: u32 = u32::MAX;

@@ -10,7 +10,7 @@ use diopter_os::space;
 
 use super::{Session, WrittenTo};
 use crate::content::Hashing;
-use crate::failure::{Failure, Mismatch, Step, Stop};
+use crate::failure::{Failure, LackingSpace, Mismatch, Step, Stop};
 use crate::flow::{Moved, Transfer, Zeros};
 use crate::observer::{Notice, Pass};
 use crate::options::{Options, Sparse};
@@ -93,8 +93,10 @@ impl Session<'_> {
     ) -> Result<Moved, Interruption> {
         let (observer, stop) = (&mut self.observer, self.stop);
         self.pipeline.run(transfer, &mut |milestone| {
-            if let Milestone::Done(position) = milestone {
-                observer.reached(position);
+            match milestone {
+                Milestone::Done(position) => observer.reached(position),
+                Milestone::Moved(bytes) => observer.moved(bytes),
+                Milestone::Flushed(_) => {}
             }
             note(milestone);
             stop.requested()
@@ -124,7 +126,7 @@ impl Session<'_> {
         output: Output<'_>,
         mut segments: Segments,
     ) -> Result<(), Failure> {
-        let fd = output.file.as_fd();
+        let (fd, all) = (output.file.as_fd(), segments.clone());
         let failed = |what| move |errno| Failure::of_errno(what, output.path, errno);
         space::set_len(fd, source.size()).map_err(failed("setting the size"))?;
         if self.zeros() == Zeros::Skipped {
@@ -137,7 +139,10 @@ impl Session<'_> {
                 Ok(()) => {}
                 // Each write then allocates its blocks.
                 Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL) => return Ok(()),
-                Err(errno) => return Err(failed("reserving space")(errno)),
+                Err(errno) => {
+                    let failure = failed("reserving space")(errno);
+                    return Err(with_space(failure, errno, source, (fd, all)));
+                }
             }
         }
         Ok(())
@@ -262,6 +267,48 @@ impl Session<'_> {
 pub fn alignment_of(source: &dyn Content, target: &File) -> u64 {
     let (source, target) = (source.file().alignment(), target.alignment());
     u64::from(source.offset_read.max(target.offset_read).max(target.offset_write).max(1))
+}
+
+/// As [`stopped`], for the copy of these segments into a new file. If there is no space for them,
+/// the failure has what they need, and what there was.
+pub fn stopped_of_new(
+    why: Interruption,
+    source: &dyn Content,
+    (output, segments): (Output<'_>, Segments),
+) -> Stop {
+    let errno = match &why {
+        Interruption::Write(error) => Some(error.errno()),
+        _ => None,
+    };
+    match (stopped(why, source, output.path), errno) {
+        (Stop::Failed(failure), Some(errno)) => {
+            Stop::Failed(with_space(failure, errno, source, (output.file.as_fd(), segments)))
+        }
+        (stop, _) => stop,
+    }
+}
+
+/// Adds to a failure for lack of space what the segments of a new file need, and what there was:
+/// the free space, and what the file has already.
+fn with_space(
+    failure: Failure,
+    errno: Errno,
+    source: &dyn Content,
+    (fd, mut segments): (BorrowedFd<'_>, Segments),
+) -> Failure {
+    if errno != Errno::ENOSPC {
+        return failure;
+    }
+    let mut needed = 0;
+    while let Ok(next) = segments.next(source.file()) {
+        let Some(range) = next else {
+            let Ok(free) = space::free_bytes(fd) else { break };
+            let has = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_blocks.unsigned_abs() * 512);
+            return failure.with_space(LackingSpace { needed, free: free + has });
+        };
+        needed += range.end - range.start;
+    }
+    failure
 }
 
 /// Why a copy ended early.

@@ -7,10 +7,17 @@ use std::path::Path;
 
 use diopter::probe::{Kernel, known};
 
-use super::{PER_MILLE_COSTLY, PER_MILLE_REST, Shown, median, shown, time_text};
+use super::{PER_MILLE_COSTLY, PER_MILLE_REST, Shown, median, share_text, shown, time_text};
 use crate::document::{Finding, Severity};
 use crate::model::{Context, Trace, TracedOp, TracedRequest};
 use crate::phases::Phases;
+
+/// From this length on a write hides the hand-over to a worker, as `known` says.
+const LARGE_BYTES: u64 = 16 << 10;
+/// From this length on an append is as large as is of use.
+const LARGE_APPEND_BYTES: u64 = 1 << 20;
+/// A detour of this share of the time is not that of a worker that may run at once. In per mille.
+const PER_MILLE_BUSY: u128 = 100;
 
 /// Why a completion was put off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +85,12 @@ impl Reason {
     }
 
     fn remedy(self, trace: &Trace, shown: &Shown) -> String {
+        let lengths = shown.requests.iter().map(|at| trace.requests[*at].length);
+        let length = median(lengths.collect());
         match self {
+            Reason::Extending if length >= LARGE_APPEND_BYTES => {
+                "allocate the file before (fallocate) and write it once".to_owned()
+            }
             Reason::Extending => {
                 "allocate the file before (fallocate) and write it once, or append in larger pieces"
                     .to_owned()
@@ -92,6 +104,7 @@ impl Reason {
                 let path = file.and_then(|file| trace.files.get(file)).map_or("FILE", |f| &f.path);
                 known::remedy_cached_pages(Path::new(path))
             }
+            Reason::Kernel if length >= LARGE_BYTES => remedy_of_large(trace, shown),
             Reason::Kernel => known::REMEDY_DEFERRED_BY_KERNEL.to_owned(),
             Reason::Unknown => {
                 "look at the function that put them off (`deferred_by`), if the trace has it"
@@ -99,6 +112,25 @@ impl Reason {
             }
         }
     }
+}
+
+/// Returns the remedy for writes that are as large already as another one advises.
+fn remedy_of_large(trace: &Trace, shown: &Shown) -> String {
+    let phases = shown.requests.iter().map(|at| Phases::of(trace, &trace.requests[*at]));
+    let of_both = |phases: Phases| Some((phases.detour?, phases.total?));
+    let (detour, total) = phases
+        .filter_map(of_both)
+        .fold((0, 0), |(detours, totals), (detour, total)| (detours + detour, totals + total));
+    let rest = if u128::from(detour) * 1000 >= u128::from(total) * PER_MILLE_BUSY {
+        ": look for what keeps the kernel's workers waiting for a CPU"
+    } else {
+        ", so it is not worth a change"
+    };
+    format!(
+        "Linux 6.19 or newer completes plain overwrites inline; these writes are large already, \
+         and the detour is {} of their time{rest}",
+        share_text(detour, total)
+    )
 }
 
 pub(super) fn findings(trace: &Trace) -> Vec<Finding> {

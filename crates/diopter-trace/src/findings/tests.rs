@@ -303,3 +303,38 @@ fn shares_are_reported_with_one_digit() {
     assert_eq!(share_text(200, 200), "100.0 %");
     assert_eq!(share_text(0, 0), "0.0 %");
 }
+
+/// Returns the remedy of the only finding of a job.
+fn remedy_of(job: &Job) -> String {
+    let found = findings(&job.trace());
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0].remedy.clone()
+}
+
+#[test]
+fn writes_that_are_large_already_are_not_to_become_larger() {
+    let of_length = |length| remedy_of(&Job::overwrite(|job| job.length = length));
+    assert!(of_length(4096).contains("use larger writes"));
+    for length in [16 << 10, 1 << 20] {
+        let remedy = of_length(length);
+        assert!(remedy.contains("6.19") && !remedy.contains("larger"), "{remedy}");
+        assert!(remedy.contains("is not worth a change"), "{remedy}");
+    }
+    let mut trace = Job::overwrite(|job| job.length = 1 << 20).trace();
+    for request in &mut trace.requests {
+        let late = 1 << 30;
+        request.times.completed = request.times.completed.map(|time| time + late);
+        request.times.woken = request.times.woken.map(|time| time + late);
+    }
+    let remedy = findings(&trace)[0].remedy.clone();
+    assert!(remedy.contains("waiting for a CPU"), "{remedy}");
+
+    let appends = |length| {
+        remedy_of(&Job::overwrite(|job| {
+            job.length = length;
+            job.mark = |request| request.is_extending = Some(true);
+        }))
+    };
+    assert!(appends(512 << 10).contains("in larger pieces"));
+    assert!(!appends(1 << 20).contains("larger"));
+}

@@ -216,12 +216,17 @@ fn ranges(sizes: &[(u64, u64)]) -> Vec<(u64, u64)> {
     reported
 }
 
+/// For how long events were recorded, which older documents do not have.
+fn traced_ns(summary: &Summary) -> u64 {
+    if summary.traced_ns > 0 { summary.traced_ns } else { summary.elapsed_ns }
+}
+
 /// How to read it, and what it was made from.
 pub fn foot(summary: &Summary) -> Markup {
     html! {
         footer.quiet {
             p {
-                "Traced over " (time_text(summary.elapsed_ns)) ". Document: "
+                "Traced over " (time_text(traced_ns(summary))) ". Document: "
                 code { (summary.schema) }
                 " (dio trace --json). docs/trace.md says how to read it."
             }

@@ -1,8 +1,8 @@
 //! The document of jobs that never ran, and its names.
 
 use super::*;
-use crate::document::Completions;
-use crate::model::Context;
+use crate::document::{Completions, PhaseLatencies};
+use crate::model::{Context, TracedOp};
 use crate::synthetic::Job;
 
 fn summary_of(job: &Job) -> Summary {
@@ -165,4 +165,27 @@ fn the_document_is_as_it_was() {
     snapbox::assert_data_eq!(&text, snapbox::file!["../../tests/golden/trace.json"].raw());
     let read: Summary = serde_json::from_str(&text).unwrap();
     assert_eq!(read, summary(&golden_job()));
+}
+
+#[test]
+fn reads_and_writes_have_their_own_times() {
+    let mut trace = Job::with(|job| job.requests = 100).trace();
+    for request in trace.requests.iter_mut().take(30) {
+        request.op = TracedOp::Write;
+        request.times.woken = Some(request.times.begin + 50_000_000);
+    }
+    let report = summary(&trace);
+    let of = |phases: &PhaseLatencies| {
+        let [wake, total] = [phases.wake.unwrap(), phases.total.unwrap()];
+        (wake.count, total.count, total.p50 > 40_000_000)
+    };
+    assert_eq!(of(&report.read_latency_ns), (70, 70, false));
+    assert_eq!(of(&report.write_latency_ns), (30, 30, true));
+    let (all, writes) = (report.latency_ns.total.unwrap(), report.write_latency_ns.total.unwrap());
+    assert_eq!((all.count, all.max), (100, writes.max));
+    let reads = report.read_latency_ns.total.unwrap();
+    assert_eq!(all.sum, reads.sum + writes.sum);
+    let only_reads = summary_of(&Job::default());
+    assert_eq!(only_reads.write_latency_ns, PhaseLatencies::default());
+    assert_eq!(only_reads.read_latency_ns, only_reads.latency_ns);
 }

@@ -181,7 +181,7 @@ fn title(what: &str, elapsed: Duration, has_keys: bool) -> String {
 /// The cells of one second.
 fn row(elapsed: Duration, interval: &Interval) -> Vec<String> {
     let totals = &interval.totals;
-    let total = totals.latencies.latencies().total;
+    let total = totals.latencies().total;
     let time = |time: Option<u64>| time.map_or("-".to_owned(), time_text);
     let direct = totals.requests - totals.buffered;
     vec![

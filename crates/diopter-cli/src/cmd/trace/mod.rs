@@ -40,7 +40,7 @@ struct Place {
 
 /// Runs the command, prints the report, and returns the command's exit status, or 125.
 pub fn run(args: &TraceArgs, look: &Look) -> u8 {
-    try_run(args, look).unwrap_or_else(|failure| {
+    try_run(args, &look.of_pipe()).unwrap_or_else(|failure| {
         log::fail("trace", &failure.message);
         failure.status
     })

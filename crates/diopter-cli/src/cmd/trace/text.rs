@@ -67,10 +67,10 @@ fn overview(document: &Summary, look: &Look) -> String {
         format!("{} to {}, {:.1} on average", spread.min, spread.max, spread.mean)
     };
     let mut line = format!(
-        "{}, {}, in {}; {} ({bios})",
+        "{}, {}, {}; {} ({bios})",
         number(document.requests, "request"),
         size_text(document.bytes),
-        time_text(document.elapsed_ns),
+        duration(document),
         number(document.bios, "bio"),
     );
     if document.device_requests > document.bios {
@@ -90,9 +90,20 @@ fn overview(document: &Summary, look: &Look) -> String {
         line.push_str(&format!("; the command's exit status is {}", document.exit_status));
     }
     if let Some(why) = why_ended(document) {
-        line.push_str(&format!("; ended after {} by {why}", time_text(document.traced_ns)));
+        line.push_str(&format!("; ended by {why}"));
     }
     look.entry(0, "", &line)
+}
+
+/// Returns for how long events were recorded, and from the first to the last of them where that is
+/// another time: a program may do something else before and after.
+fn duration(document: &Summary) -> String {
+    let of_events = time_text(document.elapsed_ns);
+    match time_text(document.traced_ns) {
+        traced if document.traced_ns == 0 || traced == of_events => format!("in {of_events}"),
+        traced if document.requests == 0 => format!("in {traced}"),
+        traced => format!("in {traced}, {of_events} from the first event to the last"),
+    }
 }
 
 /// Why a trace ended before its processes did.
@@ -223,8 +234,12 @@ fn phases(document: &Summary) -> Table {
         }
         table.row(row);
     }
-    if let Some(total) = latency.total {
-        let mut row = vec!["total".to_owned(), total.count.to_string()];
+    // One kind is the total.
+    let (reads, writes) = (document.read_latency_ns.total, document.write_latency_ns.total);
+    let kinds = reads.zip(writes).map(|(reads, writes)| [("reads", reads), ("writes", writes)]);
+    let total = latency.total.map(|total| ("total", total));
+    for (name, total) in total.into_iter().chain(kinds.into_iter().flatten()) {
+        let mut row = vec![name.to_owned(), total.count.to_string()];
         row.extend(times(&total));
         row.extend([String::new(), String::new()]);
         table.row(row);
@@ -370,19 +385,41 @@ mod tests {
         assert!(report.lines().skip(2).all(|line| line.chars().count() <= 80), "{report}");
     }
 
+    fn predicted() -> Vec<PredictionSummary> {
+        vec![PredictionSummary {
+            op: "write".to_owned(),
+            requests: 1234,
+            completions: Completions { kworker: 1234, ..Completions::default() },
+            device_requests_max: 16,
+            ..PredictionSummary::default()
+        }]
+    }
+
+    #[test]
+    fn a_pipe_gets_at_most_72_columns() {
+        let mut predictions = predicted();
+        predictions[0].path = "/mnt/a/long/path/to/a/file".to_owned();
+        predictions[0].expected_context = "interrupt".to_owned();
+        predictions[0].submission = "waited".to_owned();
+        predictions[0].properties = vec!["unwritten".to_owned(), "dsync".to_owned()];
+        predictions[0].completions.softirq = 7;
+        let mut document = Summary { predictions, ..document() };
+        document.by_file[0].path = "/mnt/a/long/path/to/a/file/that/is/longer/yet".to_owned();
+        let report = of(&document, &Look::of_columns(false, None).of_pipe());
+        let wide: Vec<&str> = report.lines().filter(|line| line.chars().count() > 72).collect();
+        assert!(wide.is_empty(), "{wide:?}");
+        assert!(report.contains("expected, and observed"), "{report}");
+        let terminal = Look::of_columns(false, Some(120));
+        assert_eq!(of(&document, &terminal.of_pipe()), of(&document, &terminal));
+    }
+
     #[test]
     fn no_width_breaks_a_number() {
         let with_digits = |report: &str| -> BTreeSet<String> {
             let has_digit = |word: &&str| word.chars().any(|letter| letter.is_ascii_digit());
             report.split_whitespace().filter(has_digit).map(str::to_owned).collect()
         };
-        let predictions = vec![PredictionSummary {
-            op: "write".to_owned(),
-            requests: 1234,
-            completions: Completions { kworker: 1234, ..Completions::default() },
-            device_requests_max: 16,
-            ..PredictionSummary::default()
-        }];
+        let predictions = predicted();
         let mut document = Summary { predictions, ..document() };
         document.by_file[0].requests = 123_456_789;
         document.by_file[0].path = "/a/long/path/to/a/file".to_owned();
@@ -401,6 +438,23 @@ mod tests {
     }
 
     #[test]
+    fn the_duration_is_that_of_the_trace_and_not_only_that_of_its_events() {
+        let check = |elapsed_ns, traced_ns, expected: &str| {
+            let document = Summary { elapsed_ns, traced_ns, ..document() };
+            let look = Look { width: 500, ..LOOK };
+            let report = of(&document, &look);
+            assert!(report.lines().nth(1).unwrap().contains(expected), "{expected}: {report}");
+        };
+        let events = "in 2.5 s, 2.0 s from the first event to the last; 800 bios";
+        check(2_010_000_000, 2_500_000_000, events);
+        check(2_490_000_000, 2_500_000_000, "in 2.5 s; 800 bios");
+        check(2_010_000_000, 0, "in 2.0 s; 800 bios");
+        let nothing =
+            Summary { requests: 0, elapsed_ns: 1, traced_ns: 2_500_000_000, ..Summary::default() };
+        assert!(of(&nothing, &LOOK).contains("in 2.5 s; "), "events of other processes");
+    }
+
+    #[test]
     fn a_phase_that_is_not_known_is_a_dash() {
         let mut document = document();
         document.latency_ns.submit = None;
@@ -408,6 +462,27 @@ mod tests {
         let submit = report.lines().find(|line| line.starts_with("  submit ")).unwrap();
         let cells: Vec<&str> = submit.split_whitespace().skip(1).collect();
         assert_eq!(cells, ["-"; 5]);
+    }
+
+    #[test]
+    fn reads_and_writes_have_rows_where_there_are_both() {
+        let mut document = document();
+        let rows = |document: &Summary| {
+            let report = of(document, &LOOK);
+            let is_row =
+                |line: &&str| line.starts_with("  reads ") || line.starts_with("  writes ");
+            report.lines().filter(is_row).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let total = |count| PhaseLatencies {
+            total: Some(PhaseLatency { count, p50: 7_000, ..PhaseLatency::default() }),
+            ..PhaseLatencies::default()
+        };
+        (document.read_latency_ns, document.write_latency_ns) = (total(30), total(170));
+        let both = rows(&document);
+        assert_eq!(both.len(), 2, "{both:?}");
+        assert!(both[0].contains(" 30  7.0 us") && both[1].contains(" 170  7.0 us"), "{both:?}");
+        document.read_latency_ns = PhaseLatencies::default();
+        assert!(rows(&document).is_empty(), "the total is that of the writes");
     }
 
     #[test]
