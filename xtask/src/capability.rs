@@ -1,7 +1,7 @@
 //! The capabilities of this machine, found by trying them, and those that must not be missing
 //! (`DIOPTER_REQUIRE`). It knows no lanes. The list of capabilities is that of diopter-skip.
 
-use crate::{interface, repo, tools};
+use crate::{debian, interface, repo, tools};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -64,7 +64,10 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         }
         Capability::OpenMpi => mpi_is_there("mpicc.openmpi", "mpirun.openmpi"),
         Capability::Mpich => mpi_is_there("mpicc.mpich", "mpirun.mpich"),
-        Capability::Libclang => libclang_is_there(),
+        Capability::Libclang => match debian::has_libclang() {
+            true => Ok(()),
+            false => Err("libclang-dev is not installed".to_owned()),
+        },
         Capability::Cxx => installed("c++"),
         Capability::Bash
         | Capability::Zsh
@@ -88,21 +91,6 @@ fn mpi_is_there(compiler: &str, launcher: &str) -> Result<(), String> {
     let mut command = Command::new(repo::tool(compiler).ok_or(format!("no {compiler}"))?);
     command.args(["-E", "-x", "c", "-include", "mpi.h", "/dev/null"]);
     repo::output_of(&mut command).map(drop)
-}
-
-/// Debian's package libclang-dev has it below a directory of each version.
-fn libclang_is_there() -> Result<(), String> {
-    let dirs = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-    let dirs =
-        dirs.map(|entry| entry.path().join("lib")).chain(["/usr/lib".into(), "/usr/lib64".into()]);
-    let has_it = |dir: PathBuf| {
-        let mut names = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        names.any(|entry| entry.file_name().to_string_lossy().starts_with("libclang"))
-    };
-    match std::env::var_os("LIBCLANG_PATH").is_some() || dirs.into_iter().any(has_it) {
-        true => Ok(()),
-        false => Err("libclang-dev is not installed".to_owned()),
-    }
 }
 
 /// Tracing needs a private instance; the global buffer is left alone.

@@ -3,7 +3,7 @@
 
 use crate::repo;
 use diopter_skip::Capability;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// One tool, the package that ships it, and who wants it.
@@ -13,7 +13,10 @@ struct Tool {
     wanted_by: Capability,
 }
 
-const TOOLS: [Tool; 30] = [
+/// The library of clang, which is not a program: bindings of an MPI library are made with it.
+const LIBCLANG: &str = "libclang";
+
+const TOOLS: [Tool; 31] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
@@ -44,6 +47,7 @@ const TOOLS: [Tool; 30] = [
     Tool { name: "mpirun.openmpi", package: "openmpi-bin", wanted_by: Capability::OpenMpi },
     Tool { name: "mpicc.mpich", package: "libmpich-dev", wanted_by: Capability::Mpich },
     Tool { name: "mpirun.mpich", package: "mpich", wanted_by: Capability::Mpich },
+    Tool { name: LIBCLANG, package: "libclang-dev", wanted_by: Capability::Libclang },
     Tool { name: "valgrind", package: "valgrind", wanted_by: Capability::Valgrind },
 ];
 
@@ -51,7 +55,10 @@ const TOOLS: [Tool; 30] = [
 /// missing where it cannot. A package that does not install is a message here and a missing
 /// capability later.
 pub fn provide(wanted: &[Capability]) {
-    let packages = missing(wanted, |tool| repo::tool(tool).is_some());
+    let packages = missing(wanted, |tool| match tool {
+        LIBCLANG => has_libclang(),
+        program => repo::tool(program).is_some(),
+    });
     if packages.is_empty() {
         return;
     }
@@ -64,6 +71,25 @@ pub fn provide(wanted: &[Capability]) {
     if let Err(error) = install(&packages) {
         println!("to install by hand: {names} ({error})");
     }
+}
+
+/// Returns true if libclang is there. Debian has it below a directory of each version.
+pub fn has_libclang() -> bool {
+    let dirs = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let dirs = dirs.flat_map(|entry| [entry.path(), entry.path().join("lib")]);
+    let mut dirs = dirs.chain(["/usr/lib".into(), "/usr/lib64".into()]);
+    std::env::var_os("LIBCLANG_PATH").is_some()
+        || dirs.any(|dir: PathBuf| {
+            let mut names = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            names.any(|entry| is_libclang(&entry.file_name().to_string_lossy()))
+        })
+}
+
+/// Returns true for `libclang.so`, `libclang-14.so.1` and the like, but not for `libclang-cpp.so`.
+fn is_libclang(name: &str) -> bool {
+    let rest = name.strip_prefix("libclang").unwrap_or_default();
+    let is_versioned = rest.strip_prefix('-').is_some_and(|it| it.starts_with(char::is_numeric));
+    rest.starts_with(".so") || is_versioned && rest.contains(".so")
 }
 
 /// Installs those of the packages that are not installed.
@@ -141,6 +167,14 @@ mod tests {
         let all = [Capability::Loop, Capability::Xfs];
         assert_eq!(missing(&all, has_blkid), ["mount", "xfsprogs"]);
         assert!(missing(&[], |_| false).is_empty());
+        assert_eq!(missing(&[Capability::Libclang], |_| false), ["libclang-dev"]);
         assert!(missing(&all, |_| true).is_empty());
+    }
+
+    #[test]
+    fn the_library_of_clang_is_not_that_of_its_parts() {
+        let is_all = |names: &[&str], expected| names.iter().all(|it| is_libclang(it) == expected);
+        assert!(is_all(&["libclang.so", "libclang.so.1", "libclang-14.so.1"], true));
+        assert!(is_all(&["libclang-cpp.so.14", "libclangBasic.a", "libc.so", "clang"], false));
     }
 }

@@ -97,8 +97,8 @@ mod run;
 pub mod parts;
 
 pub use check::{
-    CheckOptions, Checked, Checker, Difference, DifferenceKind, LINE_BYTES_MAX, ManifestLine,
-    ParseLineError, Sum,
+    CheckOptions, Checked, Checker, Difference, DifferenceDocument, DifferenceKind, LINE_BYTES_MAX,
+    ManifestLine, ParseLineError, Sum, VerifyDocument,
 };
 pub use failure::{FailedPlace, Failure, LackingSpace, Mismatch};
 pub use observer::{Notice, Observer, Pass};

@@ -186,6 +186,12 @@ impl Recorder {
         }
     }
 
+    /// As [`note`](Recorder::note), and writes the record in any case.
+    pub fn note_now(&mut self, fd: BorrowedFd<'_>, written: u64) {
+        self.record.written = self.record.written.max(written);
+        self.write(fd);
+    }
+
     /// Notes that everything before `flushed` is on the device.
     pub fn note_flushed(&mut self, fd: BorrowedFd<'_>, flushed: u64) {
         self.record.flushed = flushed;

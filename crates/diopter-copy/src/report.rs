@@ -1,11 +1,12 @@
 //! The counts of a run, and its JSON document. Nothing is measured or printed here.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use diopter::engine::DepthReport;
 use diopter_text::untrusted;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Mismatch};
 use crate::flow::RouteTotals;
@@ -19,10 +20,10 @@ const LIST_BYTES_MAX: usize = 8 << 20;
 
 /// The document of `dio cp --json`. Sizes are in bytes and times in nanoseconds; fields are only
 /// ever added.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// `diopter.cp/1`.
-    pub schema: &'static str,
+    pub schema: Cow<'static, str>,
     /// The exit status: 0 done, 1 verify found a difference, 2 something failed, 128+n ended by
     /// signal n.
     pub exit_status: u8,
@@ -67,10 +68,13 @@ pub struct Report {
     /// Targets of which objects remain in the cluster: their copies ended early, and not all of
     /// their objects could be removed.
     pub left: Vec<String>,
+    /// Ranks of the job of `dio-mpi cp`; missing in a document of `dio cp`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<u64>,
 }
 
 /// The requests in flight that were best.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DepthFound {
     /// Requests in flight.
     pub requests: u32,
@@ -79,7 +83,7 @@ pub struct DepthFound {
     /// Bytes of one request.
     pub request_bytes: u64,
     /// `not-compared`, `fewer-are-slower`, `fewer-do-as-well` or `fewer-are-faster`.
-    pub why: &'static str,
+    pub why: Cow<'static, str>,
     /// Comparisons that completed; `changes` of them changed the number.
     pub comparisons: u64,
     /// See `comparisons`.
@@ -87,7 +91,7 @@ pub struct DepthFound {
 }
 
 /// The backend.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct BackendReport {
     /// Its name.
     pub name: String,
@@ -96,7 +100,7 @@ pub struct BackendReport {
 }
 
 /// Bytes by their route, for the three kinds of passes.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct RouteReport {
     /// Reading the sources.
     pub read: WayReport,
@@ -107,7 +111,7 @@ pub struct RouteReport {
 }
 
 /// Bytes by their route.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct WayReport {
     /// Between the buffers of the copy and the device.
     pub direct: u64,
@@ -120,7 +124,7 @@ pub struct WayReport {
 }
 
 /// A file that was read back.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VerifyReport {
     /// The target.
     pub path: String,
@@ -135,7 +139,7 @@ pub struct VerifyReport {
 }
 
 /// A file, directory or link that was not copied.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FailureReport {
     /// The operation that failed.
     pub what: String,
@@ -155,7 +159,7 @@ pub struct FailureReport {
     pub object_offset: Option<u64>,
     /// `unknown` if what failed may have taken effect, now or later: a write to a cluster that did
     /// not reply in time. Null if it did not.
-    pub outcome: Option<&'static str>,
+    pub outcome: Option<Cow<'static, str>>,
     /// Bytes of the file without its holes, if there was too little space for it; null if not.
     pub bytes_needed: Option<u64>,
     /// Bytes that the target's file system had for it; null as for `bytes_needed`.
@@ -198,9 +202,39 @@ pub struct Counts {
     failed: u64,
     differing: u64,
     left: Vec<String>,
-    left_out: u64,
+    room: Room,
+}
+
+/// The room in the lists of a document.
+#[derive(Clone, Debug, Default)]
+struct Room {
     /// Bytes of the paths in all lists.
     listed_bytes: usize,
+    /// Entries that are not listed.
+    left_out: u64,
+}
+
+impl Room {
+    /// Returns true if a list of this length takes another entry; counts an entry that it does not.
+    fn takes(&mut self, length: usize, path_bytes: usize) -> bool {
+        let bytes = self.listed_bytes + path_bytes;
+        let is_listed = length < LIST_LENGTH_MAX && bytes <= LIST_BYTES_MAX;
+        if is_listed {
+            self.listed_bytes = bytes;
+        } else {
+            self.left_out += 1;
+        }
+        is_listed
+    }
+
+    /// Appends entries to a list, as far as there is room.
+    fn append<T>(&mut self, list: &mut Vec<T>, entries: Vec<T>, path_of: fn(&T) -> &str) {
+        for entry in entries {
+            if self.takes(list.len(), path_of(&entry).len()) {
+                list.push(entry);
+            }
+        }
+    }
 }
 
 impl Report {
@@ -210,6 +244,76 @@ impl Report {
         let mut counts = Counts::default();
         counts.note_failure(failure);
         counts.report(BackendReport::default(), elapsed, None)
+    }
+
+    /// Returns the report of a run that did nothing.
+    fn of_nothing() -> Report {
+        Counts::default().report(BackendReport::default(), Duration::ZERO, None)
+    }
+
+    /// Adds the report of another process that copied a part of the same tree at the same time. The
+    /// backend and the requests in flight are those of the first one that moved bytes.
+    pub fn add(&mut self, other: Report) {
+        if self.route.bytes() == 0 && other.route.bytes() > 0 {
+            self.backend = other.backend;
+            self.depth = other.depth.or(self.depth.take());
+        }
+        self.exit_status = self.exit_status.max(other.exit_status);
+        self.files += other.files;
+        self.dirs += other.dirs;
+        self.others += other.others;
+        self.reflinked += other.reflinked;
+        self.bytes += other.bytes;
+        self.hole_bytes += other.hole_bytes;
+        self.resumed_bytes += other.resumed_bytes;
+        self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
+        self.route.read.add(other.route.read);
+        self.route.write.add(other.route.write);
+        self.route.verify.add(other.route.verify);
+        self.striped += other.striped;
+        self.skipped += other.skipped;
+        self.links += other.links;
+        let verified = self.verified.iter().map(|entry| entry.path.len());
+        let failures = self.failures.iter().map(|entry| entry.path.len());
+        let left = self.left.iter().map(String::len);
+        let listed_bytes = verified.chain(failures).chain(left).sum();
+        let mut room = Room { listed_bytes, left_out: self.left_out + other.left_out };
+        room.append(&mut self.verified, other.verified, |entry| &entry.path);
+        room.append(&mut self.failures, other.failures, |entry| &entry.path);
+        room.append(&mut self.left, other.left, |target| target);
+        self.left_out = room.left_out;
+    }
+
+    /// Returns reports that [`add`](Report::add) puts together to this one, with one entry in all
+    /// lists of each at most: one is not long, whatever failed.
+    pub fn into_pieces(mut self) -> impl Iterator<Item = Report> {
+        let verified = std::mem::take(&mut self.verified).into_iter();
+        let failures = std::mem::take(&mut self.failures).into_iter();
+        let left = std::mem::take(&mut self.left).into_iter();
+        let verified =
+            verified.map(|entry| Report { verified: vec![entry], ..Report::of_nothing() });
+        let failures =
+            failures.map(|entry| Report { failures: vec![entry], ..Report::of_nothing() });
+        let left = left.map(|target| Report { left: vec![target], ..Report::of_nothing() });
+        std::iter::once(self).chain(verified).chain(failures).chain(left)
+    }
+}
+
+impl RouteReport {
+    fn bytes(&self) -> u64 {
+        let passes = [&self.read, &self.write, &self.verify];
+        passes.iter().map(|way| way.direct + way.bounced + way.buffered).sum()
+    }
+}
+
+impl WayReport {
+    fn add(&mut self, other: WayReport) {
+        self.direct += other.direct;
+        self.bounced += other.bounced;
+        self.buffered += other.buffered;
+        self.why.extend(other.why);
+        self.why.sort_unstable();
+        self.why.dedup();
     }
 }
 
@@ -228,11 +332,11 @@ impl Counts {
             length: place.map(|place| place.length),
             object: object.map(|(path, _)| untrusted::name(path)),
             object_offset: object.map(|(_, offset)| *offset),
-            outcome: failure.is_unknown.then_some("unknown"),
+            outcome: failure.is_unknown.then_some(Cow::Borrowed("unknown")),
             bytes_needed: failure.space.as_ref().map(|space| space.needed),
             bytes_free: failure.space.as_ref().map(|space| space.free),
         };
-        if self.is_listed(self.failures.len(), entry.path.len()) {
+        if self.room.takes(self.failures.len(), entry.path.len()) {
             self.failures.push(entry);
         }
     }
@@ -240,7 +344,7 @@ impl Counts {
     /// Notes a target of which objects remain.
     pub fn note_left(&mut self, target: &std::path::Path) {
         let target = untrusted::name(target);
-        if self.is_listed(self.left.len(), target.len()) {
+        if self.room.takes(self.left.len(), target.len()) {
             self.left.push(target);
         }
     }
@@ -266,26 +370,9 @@ impl Counts {
             target_blake3: target_hash.to_string(),
             is_direct,
         };
-        if self.is_listed(self.verified.len(), entry.path.len()) {
+        if self.room.takes(self.verified.len(), entry.path.len()) {
             self.verified.push(entry);
         }
-    }
-
-    /// Returns true if a list of this length takes another entry; counts an entry that it does not.
-    fn is_listed(&mut self, length: usize, path_bytes: usize) -> bool {
-        let bytes = self.listed_bytes + path_bytes;
-        let is_listed = length < LIST_LENGTH_MAX && bytes <= LIST_BYTES_MAX;
-        if is_listed {
-            self.listed_bytes = bytes;
-        } else {
-            self.left_out += 1;
-        }
-        is_listed
-    }
-
-    /// Returns the number of failures.
-    pub fn failed(&self) -> u64 {
-        self.failed
     }
 
     /// Returns the exit status for these counts.
@@ -306,7 +393,7 @@ impl Counts {
         signal: Option<Signal>,
     ) -> Report {
         Report {
-            schema: "diopter.cp/1",
+            schema: Cow::Borrowed("diopter.cp/1"),
             exit_status: self.exit_status(signal),
             backend,
             files: self.files,
@@ -324,12 +411,13 @@ impl Counts {
             },
             verified: self.verified,
             failures: self.failures,
-            left_out: self.left_out,
+            left_out: self.room.left_out,
             striped: self.striped,
             skipped: self.skipped,
             links: self.links,
             depth: self.depth.map(depth_of),
             left: self.left,
+            ranks: None,
         }
     }
 }
@@ -339,7 +427,7 @@ fn depth_of((found, request_bytes): (DepthReport, u64)) -> DepthFound {
         requests: found.depth,
         requests_max: found.depth_max,
         request_bytes,
-        why: found.why.name(),
+        why: Cow::Borrowed(found.why.name()),
         comparisons: found.comparisons,
         changes: found.changes,
     }
@@ -396,6 +484,43 @@ mod tests {
         let report = counts.report(BackendReport::default(), Duration::ZERO, None);
         let listed = (report.failures.len(), report.verified.len(), report.left_out);
         assert_eq!(listed, (2, 2, 6));
+    }
+
+    #[test]
+    fn reports_of_several_processes_add_up_from_their_pieces() {
+        let report_of = |path: &str, signal| {
+            let mut counts = Counts { files: 3, bytes: 70, hole_bytes: 5, ..Counts::default() };
+            counts.resumed_bytes = 9;
+            counts.read.direct = 70;
+            counts.read.why.insert("partial-block");
+            counts.note_failure(&Failure::of_rule("a", Path::new(path), "c", "d"));
+            counts.note_mismatch(&mismatch(), true);
+            counts.note_left(Path::new(path));
+            let backend = BackendReport { name: path.to_owned(), why: String::new() };
+            counts.report(backend, Duration::from_nanos(7), signal)
+        };
+        let mut sum = Report::of_nothing();
+        for piece in report_of("x", None).into_pieces().chain(report_of("y", None).into_pieces()) {
+            let lists = piece.verified.len() + piece.failures.len() + piece.left.len();
+            assert!(lists <= 1, "{piece:?}");
+            let text = serde_json::to_vec(&piece).unwrap();
+            sum.add(serde_json::from_slice(&text).unwrap());
+        }
+        let counts = (sum.files, sum.bytes, sum.hole_bytes, sum.resumed_bytes, sum.elapsed_ns);
+        assert_eq!(counts, (6, 140, 10, 18, 7));
+        assert_eq!((sum.exit_status, &*sum.backend.name), (2, "x"));
+        assert_eq!(
+            (sum.route.read.direct, &*sum.route.read.why),
+            (140, &["partial-block".into()][..])
+        );
+        let paths: Vec<&str> = sum.failures.iter().map(|failure| &*failure.path).collect();
+        assert_eq!((paths, sum.verified.len(), sum.left.len()), (vec!["x", "y"], 2, 2));
+        sum.add(report_of("z", Some(Signal { number: 2 })));
+        assert_eq!((sum.exit_status, sum.left_out), (130, 0));
+        for _ in 0..LIST_LENGTH_MAX {
+            sum.add(report_of("z", None).into_pieces().nth(2).unwrap());
+        }
+        assert_eq!((sum.failures.len(), sum.left_out), (LIST_LENGTH_MAX, 3));
     }
 
     #[test]

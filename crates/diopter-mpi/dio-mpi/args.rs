@@ -33,6 +33,9 @@ pub struct VerifyArguments {
     pub first: PathBuf,
     /// The other one, of the same kind.
     pub second: PathBuf,
+    /// Prints one diopter.verify/1 document on standard output, with the differences of all ranks.
+    #[arg(long)]
+    pub json: bool,
     /// Prints a line of progress after so many seconds; 0 for none.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     progress: u64,
@@ -69,6 +72,9 @@ pub struct CpArguments {
     /// Takes the target as the name of the copy, even where it is a directory.
     #[arg(short = 'T', long)]
     no_target_directory: bool,
+    /// Prints one diopter.cp/1 document on standard output, with the counts of all ranks.
+    #[arg(long)]
+    pub json: bool,
     /// Prints a line of progress after so many seconds; 0 for none.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     progress: u64,

@@ -10,20 +10,16 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use diopter_copy::parts::Progress;
-use diopter_copy::{Difference, DifferenceKind};
-use diopter_mpi::copy::Totals;
+use diopter_copy::{Difference, DifferenceKind, Report, VerifyDocument};
 use diopter_mpi::{Transport, bench, copy, verify};
 use diopter_text::untrusted;
+use serde::Serialize;
 
 use args::{Arguments, BenchArguments, Command, CpArguments, VerifyArguments};
 use world::World;
 
 /// Exit status of a usage error or an I/O error.
 const FAILED: u8 = 2;
-
-/// Exit status of a difference.
-const DIFFERS: u8 = 1;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -75,18 +71,20 @@ fn run_verify(arguments: &VerifyArguments, world: &mut World) -> Result<u8, Stri
     let started = std::time::Instant::now();
     let paths = [arguments.first.as_path(), arguments.second.as_path()];
     let every = arguments.progress();
-    let Some(totals) = verify::run(world, paths, print_difference, every) else { return Ok(0) };
-    let Progress { files, bytes, failed, differing, .. } = totals;
+    let print_each: Option<verify::Print> = (!arguments.json).then_some(print_difference);
+    let Some(document) = verify::run(world, paths, print_each, every) else { return Ok(0) };
+    if arguments.json {
+        print_document(&document)?;
+        return Ok(document.exit_status);
+    }
+    let differing = document.differing();
+    let VerifyDocument { files, bytes, failures, exit_status, .. } = document;
     let seconds = started.elapsed().as_secs_f64();
     print(&format!(
         "{files} files, {bytes} bytes compared in {seconds:.3} s; {differing} differences, \
-         {failed} failed\n"
+         {failures} failed\n"
     ))?;
-    Ok(match (failed, differing) {
-        (0, 0) => 0,
-        (0, _) => DIFFERS,
-        _ => FAILED,
-    })
+    Ok(exit_status)
 }
 
 /// Prints a difference, as one line: the lines of several ranks may alternate.
@@ -115,16 +113,21 @@ fn print_difference(difference: &Difference) {
 fn run_cp(arguments: &CpArguments, world: &mut World) -> Result<u8, String> {
     let started = std::time::Instant::now();
     diopter_copy::raise_open_files_limit();
-    let Some(totals) = copy::run(world, &arguments.options(), arguments.progress()) else {
+    let Some(report) = copy::run(world, &arguments.options(), arguments.progress()) else {
         return Ok(0);
     };
-    let Totals { files, dirs, others, links, bytes, resumed, skipped, failed } = totals;
+    if arguments.json {
+        print_document(&report)?;
+        return Ok(report.exit_status);
+    }
+    let failed = copy::failures(&report);
+    let Report { files, dirs, others, links, bytes, resumed_bytes, skipped, .. } = report;
     let seconds = started.elapsed().as_secs_f64();
     print(&format!(
         "{files} files, {dirs} directories, {others} others, {links} hard links, {bytes} bytes in \
-         {seconds:.3} s; {resumed} bytes resumed, {skipped} skipped, {failed} failed\n"
+         {seconds:.3} s; {resumed_bytes} bytes resumed, {skipped} skipped, {failed} failed\n"
     ))?;
-    Ok(if failed == 0 { 0 } else { FAILED })
+    Ok(report.exit_status)
 }
 
 fn run_bench(arguments: &BenchArguments, world: &mut World) -> Result<u8, String> {
@@ -146,6 +149,11 @@ fn run_bench(arguments: &BenchArguments, world: &mut World) -> Result<u8, String
         None => print(&text)?,
     }
     Ok(if measured.failures.is_empty() { 0 } else { FAILED })
+}
+
+fn print_document(document: &impl Serialize) -> Result<(), String> {
+    let text = serde_json::to_string_pretty(document).expect("numbers and strings are JSON");
+    print(&format!("{}\n", untrusted::json(&text)))
 }
 
 fn print(text: &str) -> Result<(), String> {

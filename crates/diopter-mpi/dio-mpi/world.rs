@@ -5,7 +5,7 @@ use diopter_mpi::{MESSAGE_BYTES_MAX, Patience, Transport};
 use mpi::environment::{Universe, initialize_with_threading};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Destination, MatchedReceiveVec, Source};
-use mpi::{Rank, Threading};
+use mpi::{Rank, Threading, request};
 
 /// The ranks of an MPI job. Dropping it ends MPI.
 pub struct World {
@@ -37,7 +37,15 @@ impl Transport for World {
     fn send(&mut self, to: usize, message: &[u8]) {
         assert!(message.len() <= MESSAGE_BYTES_MAX, "a message of {} bytes", message.len());
         let to = Rank::try_from(to).expect("a rank of this job");
-        self.world.process_at_rank(to).send(message);
+        // A message that the library does not buffer is sent when the other rank receives it.
+        request::scope(|scope| {
+            let patience = Patience::default();
+            let mut sending = self.world.process_at_rank(to).immediate_send(scope, message);
+            while let Err(waiting) = sending.test() {
+                sending = waiting;
+                patience.wait();
+            }
+        });
     }
 
     fn try_receive(&mut self) -> Option<(usize, Vec<u8>)> {

@@ -1,6 +1,8 @@
 //! The messages of a copy or a comparison. A rank asks, and is sent one part; so no more than one
 //! message to a rank and one from it are under way.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use diopter_copy::parts::{Names, Part, Progress, Range, RangeDone, Roots};
@@ -19,13 +21,21 @@ pub enum ToWorker {
 }
 
 /// A message to rank 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToPlanner {
     /// Asks for a part.
     Ask(Progress),
-    /// The last message of a rank: all that it wrote is durable.
-    Finished(Progress),
+    /// A piece of the report of a rank that has finished: all that it wrote is durable.
+    Report {
+        /// The bytes after those of the piece before.
+        bytes: Vec<u8>,
+        /// True for the last message of the rank.
+        is_last: bool,
+    },
 }
+
+/// Bytes of a piece of a report at most.
+pub const PIECE_BYTES_MAX: usize = 32 << 10;
 
 const BEGIN: u8 = 1;
 const NAMES: u8 = 2;
@@ -33,7 +43,7 @@ const RANGE: u8 = 3;
 const END: u8 = 4;
 const ASK: u8 = 5;
 const ASK_AFTER_RANGE: u8 = 6;
-const FINISHED: u8 = 7;
+const REPORT: u8 = 7;
 
 impl ToWorker {
     /// Returns it as bytes.
@@ -101,20 +111,24 @@ impl ToWorker {
 impl ToPlanner {
     /// Returns it as bytes.
     #[must_use]
-    pub fn to_bytes(self) -> Vec<u8> {
-        let (kind, progress) = match self {
-            ToPlanner::Ask(progress) if progress.range.is_some() => (ASK_AFTER_RANGE, progress),
-            ToPlanner::Ask(progress) => (ASK, progress),
-            ToPlanner::Finished(progress) => (FINISHED, progress),
-        };
-        let Progress { files, others, bytes, skipped, failed, differing, range } = progress;
-        let counts = [files, others, bytes, skipped, failed, differing];
-        let writer = Writer::new(kind).numbers(&counts);
-        let writer = match range {
-            Some(RangeDone { file, start, end, is_copied }) => {
-                writer.numbers(&[file, start, end, u64::from(is_copied)])
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let writer = match self {
+            ToPlanner::Ask(Progress { files, bytes, range: None }) => {
+                Writer::new(ASK).numbers(&[*files, *bytes])
             }
-            None => writer,
+            ToPlanner::Ask(Progress { files, bytes, range: Some(done) }) => {
+                let RangeDone { file, start, end, is_copied, hole_bytes } = *done;
+                Writer::new(ASK_AFTER_RANGE).numbers(&[*files, *bytes]).numbers(&[
+                    file,
+                    start,
+                    end,
+                    u64::from(is_copied),
+                    hole_bytes,
+                ])
+            }
+            ToPlanner::Report { bytes, is_last } => {
+                Writer::new(REPORT).numbers(&[u64::from(*is_last)]).string(OsStr::from_bytes(bytes))
+            }
         };
         writer.finish()
     }
@@ -125,20 +139,26 @@ impl ToPlanner {
     /// It is not such a message.
     pub fn parse(bytes: &[u8]) -> Result<ToPlanner, Malformed> {
         let (kind, mut reader) = Reader::new(bytes)?;
-        let [files, others, bytes, skipped, failed, differing] = reader.numbers()?;
-        let mut progress =
-            Progress { files, others, bytes, skipped, failed, differing, range: None };
-        if kind == ASK_AFTER_RANGE {
-            let [file, start, end, is_copied] = reader.numbers()?;
-            let is_copied = is_copied == 1;
-            progress.range = Some(RangeDone { file, start, end, is_copied });
-        }
+        let message = match kind {
+            ASK | ASK_AFTER_RANGE => {
+                let [files, bytes] = reader.numbers()?;
+                let mut progress = Progress { files, bytes, range: None };
+                if kind == ASK_AFTER_RANGE {
+                    let [file, start, end, is_copied, hole_bytes] = reader.numbers()?;
+                    let is_copied = is_copied == 1;
+                    progress.range = Some(RangeDone { file, start, end, is_copied, hole_bytes });
+                }
+                ToPlanner::Ask(progress)
+            }
+            REPORT => {
+                let [is_last] = reader.numbers()?;
+                let bytes = reader.string()?.into_vec();
+                ToPlanner::Report { bytes, is_last: is_last == 1 }
+            }
+            _ => return Err(Malformed),
+        };
         reader.end()?;
-        match kind {
-            ASK | ASK_AFTER_RANGE => Ok(ToPlanner::Ask(progress)),
-            FINISHED => Ok(ToPlanner::Finished(progress)),
-            _ => Err(Malformed),
-        }
+        Ok(message)
     }
 }
 
@@ -147,7 +167,6 @@ mod tests {
     use super::*;
     use diopter_copy::parts::{NAMES_BYTES_MAX, NAMES_MAX};
     use std::ffi::OsString;
-    use std::os::unix::ffi::OsStringExt;
 
     fn messages() -> Vec<ToWorker> {
         let name = OsString::from_vec(vec![b'a', 0xff, b'\n']);
@@ -185,16 +204,16 @@ mod tests {
     }
 
     #[test]
-    fn progress_arrives_with_and_without_a_range() {
-        let done = RangeDone { file: 1, start: 2, end: 3, is_copied: true };
+    fn progress_arrives_with_and_without_a_range_and_so_does_a_report() {
+        let done = RangeDone { file: 1, start: 2, end: 3, is_copied: true, hole_bytes: 1 };
         for range in [None, Some(done)] {
-            let progress =
-                Progress { files: 1, bytes: 1 << 40, failed: 2, range, ..<_>::default() };
-            let ask = ToPlanner::Ask(progress);
+            let ask = ToPlanner::Ask(Progress { files: 1, bytes: 1 << 40, range });
             assert_eq!(ToPlanner::parse(&ask.to_bytes()), Ok(ask));
         }
-        let finished = ToPlanner::Finished(Progress::default());
-        assert_eq!(ToPlanner::parse(&finished.to_bytes()), Ok(finished));
+        for is_last in [false, true] {
+            let report = ToPlanner::Report { bytes: vec![0xff; PIECE_BYTES_MAX], is_last };
+            assert_eq!(ToPlanner::parse(&report.to_bytes()), Ok(report));
+        }
         assert_eq!(ToPlanner::parse(&[ASK]), Err(Malformed));
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use diopter_copy::parts::{Comparison, Next, Part, Parts, Planner, Progress, RangeDone, Roots};
 use diopter_copy::{Notice, Observer};
 
-use crate::message::{ToPlanner, ToWorker};
+use serde::Serialize;
+
+use crate::message::{PIECE_BYTES_MAX, ToPlanner, ToWorker};
 use crate::pace::Pace;
 use crate::transport::{Patience, Threads, Transport, receive};
 
@@ -104,10 +106,20 @@ impl<'t> Link<'t> {
         }
     }
 
-    /// Reports the end of the work of this rank.
-    pub fn finish(self, progress: Progress) {
-        let progress = Progress { range: None, ..progress };
-        self.transport.send(0, &ToPlanner::Finished(progress).to_bytes());
+    /// Sends the report of this rank, which has finished: documents, each of them a line.
+    pub fn finish<T: Serialize>(self, documents: impl Iterator<Item = T>) {
+        let mut rest = Vec::new();
+        for document in documents {
+            serde_json::to_writer(&mut rest, &document).expect("numbers and strings are JSON");
+            rest.push(b'\n');
+            while rest.len() > PIECE_BYTES_MAX {
+                let bytes = rest.drain(..PIECE_BYTES_MAX).collect();
+                let piece = ToPlanner::Report { bytes, is_last: false };
+                self.transport.send(0, &piece.to_bytes());
+            }
+        }
+        let piece = ToPlanner::Report { bytes: rest, is_last: true };
+        self.transport.send(0, &piece.to_bytes());
     }
 }
 
@@ -132,12 +144,36 @@ pub fn send_all(transport: &mut dyn Transport, message: &ToWorker) {
     }
 }
 
-/// Sends parts to the ranks that ask, until there are no more and every rank has finished. Returns
-/// what they did.
-pub fn hand_out(transport: &mut dyn Transport, plan: &mut dyn Plan, every: Duration) -> Progress {
+/// The lines of the reports that have arrived in part.
+struct Lines<'a> {
+    rests: Vec<Vec<u8>>,
+    each: &'a mut dyn FnMut(&[u8]),
+}
+
+impl Lines<'_> {
+    fn arrive(&mut self, rank: usize, bytes: &[u8]) {
+        let rest = &mut self.rests[rank];
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            rest.extend(line);
+            if line.ends_with(b"\n") {
+                (self.each)(rest);
+                rest.clear();
+            }
+        }
+    }
+}
+
+/// Sends parts to the ranks that ask, until there are no more and every rank has finished. `each`
+/// gets each document of their reports.
+pub fn hand_out(
+    transport: &mut dyn Transport,
+    plan: &mut dyn Plan,
+    every: Duration,
+    each: &mut dyn FnMut(&[u8]),
+) {
     let workers = transport.size() - 1;
-    let mut totals = Progress::default();
-    let mut latest = vec![Progress::default(); transport.size()];
+    let mut latest = vec![(0, 0); transport.size()];
+    let mut lines = Lines { rests: vec![Vec::new(); transport.size()], each };
     let (mut idle, mut finished) = (VecDeque::new(), 0);
     let (mut patience, mut pace) = (Patience::default(), Pace::new(every));
     while finished < workers {
@@ -164,35 +200,20 @@ pub fn hand_out(transport: &mut dyn Transport, plan: &mut dyn Plan, every: Durat
                 if let Some(done) = &progress.range {
                     plan.range_done(done);
                 }
-                latest[rank] = progress;
+                latest[rank] = (progress.files, progress.bytes);
                 idle.push_back(rank);
             }
-            ToPlanner::Finished(progress) => {
-                add(&mut totals, &progress);
-                finished += 1;
+            ToPlanner::Report { bytes, is_last } => {
+                lines.arrive(rank, &bytes);
+                finished += usize::from(is_last);
             }
         }
     }
-    if plan.next_part().is_some() {
-        // Each rank has reported why it ended early.
-        totals.failed += 1;
-        eprintln!("dio-mpi: parts are left that no rank has taken; see the errors above");
-    }
-    totals
 }
 
-fn add(totals: &mut Progress, progress: &Progress) {
-    totals.files += progress.files;
-    totals.others += progress.others;
-    totals.bytes += progress.bytes;
-    totals.skipped += progress.skipped;
-    totals.failed += progress.failed;
-    totals.differing += progress.differing;
-}
-
-fn sum(latest: &[Progress]) -> (u64, u64) {
-    let of = |of: fn(&Progress) -> u64| latest.iter().map(of).sum();
-    (of(|progress| progress.files), of(|progress| progress.bytes))
+/// Returns the files and the bytes of all ranks.
+fn sum(latest: &[(u64, u64)]) -> (u64, u64) {
+    latest.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
 }
 
 #[cfg(test)]
@@ -269,6 +290,7 @@ mod tests {
     fn a_million_names_are_queued_a_part_for_each_rank_and_messages_are_short() {
         let (taken, names) = (AtomicU64::new(0), AtomicU64::new(0));
         let (queued_most, longest) = (Cell::new(0), Cell::new(0));
+        let mut documents: Vec<String> = Vec::new();
         let mut ranks = Threads::of_ranks(1 + usize::try_from(WORKERS).unwrap()).into_iter();
         let mut leader = Measured { inner: ranks.next().unwrap(), longest: &longest };
         std::thread::scope(|scope| {
@@ -288,13 +310,18 @@ mod tests {
                             Next::End => break,
                         }
                     }
-                    link.finish(Progress::default());
+                    link.finish(["x".repeat(3 * PIECE_BYTES_MAX).as_str(), "y"].iter());
                 });
             }
             send_all(&mut leader, &ToWorker::Begin(Roots::default()));
             let mut plan = Long { left: NAMES, made: 0, taken: &taken, queued_most: &queued_most };
-            hand_out(&mut leader, &mut plan, Duration::ZERO);
+            let mut each = |line: &[u8]| documents.push(serde_json::from_slice(line).unwrap());
+            hand_out(&mut leader, &mut plan, Duration::ZERO, &mut each);
         });
+        documents.sort_by_key(String::len);
+        let lengths: Vec<usize> = documents.iter().map(String::len).collect();
+        assert_eq!(lengths[..3], [1; 3]);
+        assert_eq!(lengths[3..], [3 * PIECE_BYTES_MAX; 3]);
         assert_eq!(names.into_inner(), u64::try_from(NAMES).unwrap());
         assert!(queued_most.get() <= WORKERS, "{} parts", queued_most.get());
         let longest = longest.get();

@@ -21,8 +21,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(10);
 /// time, and a message waits little longer than its sender took to make it.
 const SLEEP_SHARE: u32 = 32;
 
-/// Sends and receives messages of one rank. A rank sends only to one that waits for a message, so
-/// a call that blocks until the other side receives does not block for long.
+/// Sends and receives messages of one rank. A rank sends only to one that waits for a message, or
+/// will: a call that blocks until the other side receives sleeps meanwhile.
 pub trait Transport {
     /// Returns the number of this rank, from 0.
     fn rank(&self) -> usize;

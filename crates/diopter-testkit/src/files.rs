@@ -39,14 +39,19 @@ pub fn dir() -> TempDir {
     tempfile::tempdir_in(on_disk()).unwrap()
 }
 
-/// Writes a script that every user may run. Another process writes the file: a descriptor of this
-/// one could be in a child of another test for a moment, and a file that is open for writing
-/// cannot be run.
+/// Copies a program, for every user. Another process writes the file: a descriptor of this one
+/// could be in a child of another test for a moment, and a file that is open for writing cannot be
+/// run.
+pub fn program(from: &Path, to: &Path) {
+    let copied = Command::new("install").arg("-m777").args([from, to]).status();
+    assert!(copied.unwrap().success(), "{}", to.display());
+}
+
+/// Writes a script that every user may run, as [`program`] copies one.
 pub fn script(path: &Path, text: &str) {
     let draft = path.with_extension("draft");
     fs::write(&draft, text).unwrap();
-    let copied = Command::new("install").arg("-m777").args([&draft, path]).status();
-    assert!(copied.unwrap().success(), "{}", path.display());
+    program(&draft, path);
     fs::remove_file(&draft).unwrap();
 }
 

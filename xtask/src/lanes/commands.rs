@@ -123,6 +123,18 @@ pub const FMT_OBJECT_STORE: &[&str] =
 /// A separate workspace: it needs an MPI library, and is linked to that of `MPICC`.
 pub const MPI: &[&str] = &["test", "--manifest-path", "crates/diopter-mpi/Cargo.toml"];
 
+/// The jobs alone: the other tests do not use the library.
+pub const MPI_JOBS: &[&str] = &[
+    "test",
+    "--manifest-path",
+    "crates/diopter-mpi/Cargo.toml",
+    "--test",
+    "all",
+    "--",
+    "--skip",
+    "queue::",
+];
+
 /// The variables of a build with Open MPI.
 pub const OPEN_MPI: &[(&str, &str)] = &[("MPICC", "mpicc.openmpi")];
 

@@ -76,7 +76,7 @@ pub const LANES: &[Lane] = &[
     plain("tidy", 10, &[Step { work: Work::Tidy, ..check(&[]) }]),
     Lane {
         needs: &[Capability::Deny],
-        ..plain("deny", 50, &[Step { work: Work::Deny, ..check(&[]) }])
+        ..plain("deny", 25, &[Step { work: Work::Deny, ..check(&[]) }])
     },
     Lane {
         needs: &[Capability::Hack],
@@ -96,10 +96,10 @@ pub const LANES: &[Lane] = &[
     },
     plain("build", 270, &[check(&["build", "--release", "-p", "diopter-cli"])]),
     plain("package", 30, &[check(PACKAGE)]),
-    plain("unit", 205, &[test(&["test", "--workspace", "--lib", "--bins"])]),
+    plain("unit", 165, &[test(&["test", "--workspace", "--lib", "--bins"])]),
     plain(
         "doc",
-        100,
+        70,
         &[
             check(&["test", "--workspace", "--doc"]),
             check(&["run", "-p", "diopter", "--example", "read_write"]),
@@ -340,7 +340,7 @@ pub const LANES: &[Lane] = &[
         uses: &[Capability::Uring, Capability::Aio],
         ..plain(
             "trace",
-            160,
+            130,
             &[test(&["test", "-p", "diopter-trace", "--test", "trace", "--", "--nocapture"])],
         )
     },
@@ -349,24 +349,23 @@ pub const LANES: &[Lane] = &[
         uses: &[Capability::Uring],
         ..plain(
             "slow",
-            60,
+            30,
             &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])],
         )
     },
-    Lane { needs: &[Capability::Ceph], ..plain("rados", 180, &[test(RADOS), test(DIO_RADOS)]) },
+    Lane { needs: &[Capability::Ceph], ..plain("rados", 150, &[test(RADOS), test(DIO_RADOS)]) },
     Lane {
         needs: &[Capability::OpenMpi, Capability::Mpich, Capability::Libclang],
-        is_extra: true,
         ..plain(
             "mpi",
-            300,
+            205,
             &[
                 Step { target_below: Some("mpi"), ..check(FMT_MPI) },
                 Step { target_below: Some("mpi"), ..check(CLEAN_MPI) },
                 Step { target_below: Some("mpi"), variables: OPEN_MPI, ..check(CLIPPY_MPI) },
                 Step { target_below: Some("mpi"), variables: OPEN_MPI, ..test(MPI) },
                 Step { target_below: Some("mpi"), ..check(CLEAN_MPI) },
-                Step { target_below: Some("mpi"), variables: MPICH, ..test(MPI) },
+                Step { target_below: Some("mpi"), variables: MPICH, ..test(MPI_JOBS) },
             ],
         )
     },

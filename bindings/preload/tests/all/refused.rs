@@ -148,7 +148,7 @@ fn a_program_with_the_rights_of_its_file() {
     fs::set_permissions(&to, fs::Permissions::from_mode(0o4755)).expect("it is ours");
     check(&["--", name(&to)], 126, "privileges of its file");
     // Those bits of a script count for nothing.
-    fs::write(&to, "#!/bin/sh\nexit 6\n").expect("a file");
+    files::script(&to, "#!/bin/sh\nexit 6\n");
     fs::set_permissions(&to, fs::Permissions::from_mode(0o6755)).expect("it is ours");
     check_status(&["--", name(&to)], 6);
 }

@@ -56,7 +56,7 @@ fn log_how(filter: &Filter, report: &Report) {
         }
     }
     if let Some(depth) = &report.depth {
-        let (requests, bytes, why) = (depth.requests, depth.request_bytes, depth.why);
+        let (requests, bytes, why) = (depth.requests, depth.request_bytes, &depth.why);
         filter.log("cp", Level::Debug, || format!("{requests} requests of {bytes} B: {why}"));
     }
 }

@@ -106,7 +106,7 @@ fn the_version_has_the_backends_and_what_is_installed() {
     let (bin, lib) = (prefix.join("bin"), prefix.join("lib/diopter"));
     fs::create_dir_all(&bin).expect("a directory");
     fs::create_dir_all(&lib).expect("a directory");
-    fs::copy(env!("CARGO_BIN_EXE_dio"), bin.join("dio")).expect("a program");
+    diopter_testkit::files::program(Path::new(env!("CARGO_BIN_EXE_dio")), &bin.join("dio"));
     // PREFIX is a directory of this run, and a build may have a directory compiled in.
     let text = |variables: &[(&str, &Path)], words: &[&str]| {
         let mut command = Command::new(bin.join("dio"));

@@ -9,6 +9,8 @@ mod opened;
 mod sum;
 mod verify;
 
+mod document;
+
 use std::collections::HashSet;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -33,6 +35,7 @@ use crate::stop::{Signal, StopFlag};
 use crate::walk::{self, Bounds};
 use opened::Opened;
 
+pub use document::{DifferenceDocument, VerifyDocument};
 pub use manifest::{LINE_BYTES_MAX, ManifestLine, ParseLineError};
 
 /// How content is read for a check.

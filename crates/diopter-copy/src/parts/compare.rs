@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::part::{
-    Collector, LARGE_BYTES_MIN, Part, Progress, RANGE_BYTES, Range, RangeDone, Roots,
+    Collector, LARGE_BYTES_MIN, Part, Progress, RANGE_BYTES_MAX, Range, RangeDone, Roots,
 };
 use super::places::Places;
 use super::work::{Next, Parts};
-use crate::check::{CheckOptions, Checker, Difference, DifferenceKind};
+use crate::check::{CheckOptions, Checker, Difference, DifferenceKind, VerifyDocument};
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::observer::{Notice, Observer};
@@ -39,8 +39,8 @@ pub struct Comparison<'a> {
     is_second: bool,
     names: Collector,
     large: Option<Large>,
-    /// Large files, and what this process found.
-    found: Progress,
+    /// Large files, and the failures of this process.
+    found: VerifyDocument,
 }
 
 impl<'a> Comparison<'a> {
@@ -90,12 +90,10 @@ impl<'a> Comparison<'a> {
             inodes: (dirs[0].id().1, dirs[1].id().1),
         };
         let (mut walk, mut levels) = (Walk::default(), Vec::new());
-        let mut found = Progress::default();
+        let found = VerifyDocument::default();
         if is_dirs {
             walk.enter(Rc::clone(&dirs[0]));
             levels.push((PathBuf::new(), Rc::clone(&dirs[1])));
-        } else if large.is_none() {
-            found.differing = 1;
         }
         let names = Collector::default();
         // Files have no second walk.
@@ -131,15 +129,25 @@ impl<'a> Comparison<'a> {
                 None => return None,
             };
             if let Err(failure) = done {
-                self.observer.notice(Notice::Failed(&failure));
-                self.found.failed += 1;
+                self.fail(&failure);
             }
         }
     }
 
-    /// Returns the large files, and the failures and differences that the plan itself found.
-    pub fn finish(self) -> Progress {
+    /// Returns the number of large files, and that of failures of the plan itself.
+    pub fn finish(mut self) -> VerifyDocument {
+        if self.next_part().is_some() {
+            // Each process has reported why it ended early.
+            let cause = "no process is left that compares the rest";
+            let on = self.roots.target.clone();
+            self.fail(&Failure::of_rule("comparing", &on, cause, "see the messages before"));
+        }
         self.found
+    }
+
+    fn fail(&mut self, failure: &Failure) {
+        self.observer.notice(Notice::Failed(failure));
+        self.found.failures += 1;
     }
 
     fn find(&mut self, entry: &Entry, inode: &Inode) -> Result<(), Failure> {
@@ -161,7 +169,6 @@ impl<'a> Comparison<'a> {
             if other.is_none() {
                 let paths = [other_entry.path(), entry.path()];
                 (self.each)(Difference { paths, kind: DifferenceKind::OnlySecond });
-                self.found.differing += 1;
             }
             return Ok(());
         }
@@ -182,7 +189,7 @@ impl<'a> Comparison<'a> {
     fn next_range(&mut self) -> Option<Part> {
         let large = self.large.as_mut()?;
         let (start, size) = (large.next, large.size);
-        let end = start.saturating_add(RANGE_BYTES).min(size);
+        let end = start.saturating_add(RANGE_BYTES_MAX).min(size);
         let [name, temporary] = large.names.clone();
         let dir = large.dir.clone();
         large.next = end;
@@ -194,13 +201,14 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Compares parts until there are no more. `each` gets the differences. Returns what was compared.
+/// Compares parts until there are no more. `each` gets the differences. Returns what was compared,
+/// without a list of differences.
 pub fn compare_parts(
     options: CheckOptions,
     (roots, parts): (&Roots, &mut dyn Parts),
     observer: &mut dyn Observer,
     each: &mut dyn FnMut(Difference),
-) -> Progress {
+) -> VerifyDocument {
     let stop = StopFlag::default();
     let opened = Places::open(roots);
     let made = match opened {
@@ -214,29 +222,23 @@ pub fn compare_parts(
         Ok(made) => made,
         Err(failure) => {
             observer.notice(Notice::Failed(&failure));
-            return Progress { failed: 1, ..Progress::default() };
+            return VerifyDocument { failures: 1, ..VerifyDocument::default() };
         }
     };
-    let (mut differing, mut range) = (0, None);
-    let progress_of = |checker: &Checker<'_>, differing: u64| Progress {
-        files: checker.files(),
-        bytes: checker.bytes(),
-        failed: checker.failures(),
-        differing,
-        ..Progress::default()
-    };
+    let mut range = None;
     loop {
-        let mut progress = Progress { range, ..progress_of(&checker, differing) };
+        let (files, bytes) = (checker.files(), checker.bytes());
+        let mut progress = Progress { files, bytes, range };
         let next = parts.next(&mut progress);
         range = progress.range;
-        let mut count = |difference: Difference| {
-            differing += 1;
-            each(difference);
-        };
         let done = match next {
-            Next::Part(part) => compare_part(&mut checker, &mut places, &part, &mut count),
+            Next::Part(part) => compare_part(&mut checker, &mut places, &part, each),
             Next::Later => continue,
-            Next::End => return progress_of(&checker, differing),
+            Next::End => {
+                let mut counted = VerifyDocument::default();
+                counted.count(&checker);
+                return counted;
+            }
         };
         range = range.or(done);
     }
@@ -267,7 +269,8 @@ fn compare_part(
             let done = compare_range(checker, places, part, each);
             let is_copied = done.is_ok();
             checker.note(done);
-            Some(RangeDone { file: part.file, start: part.start, end: part.end, is_copied })
+            let Range { file, start, end, .. } = *part;
+            Some(RangeDone { file, start, end, is_copied, hole_bytes: 0 })
         }
     }
 }

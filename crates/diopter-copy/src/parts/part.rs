@@ -23,8 +23,8 @@ pub const FILES_BYTES_MAX: u64 = 32 << 20;
 /// A file of this size is copied in ranges.
 pub const LARGE_BYTES_MIN: u64 = 128 << 20;
 
-/// Bytes of a range.
-pub const RANGE_BYTES: u64 = 64 << 20;
+/// Bytes of a range at most.
+pub const RANGE_BYTES_MAX: u64 = 64 << 20;
 
 /// The directories that all paths of parts begin at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,23 +91,17 @@ pub struct RangeDone {
     pub end: u64,
     /// False if it failed, which was reported.
     pub is_copied: bool,
+    /// Bytes of it that were not written because they are holes.
+    pub hole_bytes: u64,
 }
 
 /// The progress of one process since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Files that have their names.
+    /// Files that have their names, or were compared.
     pub files: u64,
-    /// Links and fifos.
-    pub others: u64,
     /// Bytes of files, and of ranges.
     pub bytes: u64,
-    /// Files and links that were not copied because their targets stay.
-    pub skipped: u64,
-    /// Failures.
-    pub failed: u64,
-    /// Differences, of a comparison.
-    pub differing: u64,
     /// The range that completed last, if it was not reported before.
     pub range: Option<RangeDone>,
 }

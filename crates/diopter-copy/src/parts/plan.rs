@@ -61,6 +61,9 @@ struct Large {
     target: Entry,
     dir: PathBuf,
     ranges: Ranges,
+    /// Bytes of the ranges that were not written because they are holes.
+    hole_bytes: u64,
+    is_reflinked: bool,
 }
 
 /// The plan of one copy.
@@ -81,6 +84,8 @@ pub struct Planner<'a> {
     parent: Option<Rc<Dir>>,
     /// A file from this size on is copied in ranges.
     large_min: u64,
+    /// Processes that copy.
+    workers: u64,
 }
 
 impl<'a> Planner<'a> {
@@ -121,6 +126,7 @@ impl<'a> Planner<'a> {
             device: None,
             parent: None,
             large_min: if workers > 1 { LARGE_BYTES_MIN } else { u64::MAX },
+            workers: u64::try_from(workers).expect("64-bit Linux only"),
         };
         match planner.begin(&options.sources) {
             Ok(()) => Ok(planner),
@@ -205,8 +211,8 @@ impl<'a> Planner<'a> {
         self.roots != Roots::default()
     }
 
-    /// Returns the next part; `None` if there are no more. After [`range_done`](Self::range_done)
-    /// there are no new ones either.
+    /// Returns the next part; `None` if there is none now. There are no more when the plan
+    /// [is settled](Self::is_settled); before, [`range_done`](Self::range_done) may allow another.
     pub fn next_part(&mut self) -> Option<Part> {
         loop {
             if let Some(part) = self.names.pop().or_else(|| self.next_range()) {
@@ -240,9 +246,11 @@ impl<'a> Planner<'a> {
     pub fn range_done(&mut self, done: &RangeDone) {
         let Some(large) = self.large.get_mut(&done.file) else { return };
         large.ranges.done(done.start, done.end, done.is_copied);
+        large.hole_bytes += done.hole_bytes;
         let written = large.ranges.written();
         let fd = large.temporary.file.as_fd();
-        large.recorder.note(fd, written);
+        // After each range: what a rank that dies costs is bounded by `Ranges`.
+        large.recorder.note_now(fd, written);
         if self.session.options.resume && written - large.flushed >= FLUSH_EVERY {
             if self.session.flush_for_resume(&large.temporary.file) {
                 large.recorder.note_flushed(fd, written);
@@ -259,6 +267,13 @@ impl<'a> Planner<'a> {
 
     /// Completes the directories, after all parts are done, and returns what this process did.
     pub fn finish(mut self) -> Outcome {
+        if self.next_part().is_some() {
+            // Each process has reported why it ended early.
+            let cause = "no process is left that copies the rest";
+            let on = self.session.options.sources.first().map_or(Path::new(""), PathBuf::as_path);
+            let failure = Failure::of_rule("copying", on, cause, "see the messages before");
+            self.session.note_failure(&failure);
+        }
         let mut batch = Batch::new();
         let linked = self.link_names();
         self.session.note(linked.map_err(Stop::Failed));
@@ -425,7 +440,9 @@ impl<'a> Planner<'a> {
         let recorder = temporary.recorder();
         let mut large = Large {
             flushed: temporary.start,
-            ranges: Ranges::new(temporary.start, source.size),
+            ranges: Ranges::new(temporary.start, source.size, self.workers),
+            hole_bytes: 0,
+            is_reflinked: false,
             source,
             temporary,
             recorder,
@@ -448,7 +465,8 @@ impl<'a> Planner<'a> {
     fn fill_or_reserve(&self, large: &mut Large) -> Step<()> {
         let Large { source, temporary, .. } = large;
         if temporary.start == 0 && file::reflink(&self.session, source, &temporary.file)? {
-            large.ranges = Ranges::new(source.size, source.size);
+            large.ranges = Ranges::new(source.size, source.size, self.workers);
+            large.is_reflinked = true;
             return Ok(());
         }
         let alignment = alignment_of(source, &temporary.file);
@@ -460,7 +478,7 @@ impl<'a> Planner<'a> {
 
     /// Gives a file whose ranges are done its attributes and its name.
     fn complete(&mut self, large: Large) -> Step<()> {
-        let Large { source, temporary, recorder, target, .. } = large;
+        let Large { source, temporary, recorder, target, hole_bytes, is_reflinked, .. } = large;
         let session = &mut self.session;
         if large.ranges.has_failed() {
             // The process that copied the range has reported it.
@@ -470,14 +488,14 @@ impl<'a> Planner<'a> {
             return Ok(());
         }
         let resumed = temporary.start;
-        let passed = Passed { moved: crate::flow::Moved::default(), resumed, is_reflinked: false };
+        let passed = Passed { moved: crate::flow::Moved::default(), resumed, is_reflinked };
         if let Err(stop) = file::finish(session, &source, &temporary, (&target, &passed)) {
             file::leave(session, &source, temporary, recorder, &stop);
             return Err(stop);
         }
         temporary.publish(&target)?;
         session.flush_dir(&target.dir)?;
-        session.count(&source, &passed);
+        session.count_written(source.size, &passed, hole_bytes);
         Ok(())
     }
 }

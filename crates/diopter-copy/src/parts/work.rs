@@ -88,15 +88,8 @@ impl Worker<'_> {
         let mut range = None;
         loop {
             let counts = &self.session.counts;
-            let mut progress = Progress {
-                files: counts.files,
-                others: counts.others,
-                bytes: counts.bytes + self.range_bytes,
-                skipped: counts.skipped,
-                failed: counts.failed(),
-                differing: 0,
-                range,
-            };
+            let mut progress =
+                Progress { files: counts.files, bytes: counts.bytes + self.range_bytes, range };
             let next = parts.next(&mut progress);
             range = progress.range;
             match next {
@@ -156,16 +149,18 @@ impl Worker<'_> {
         // Small files do not wait for it.
         self.batch.settle(&mut self.session);
         let copied = self.write_range(range);
-        let is_copied = copied.is_ok();
-        if is_copied {
-            self.range_bytes += range.end - range.start;
-        }
-        self.session.note(copied);
         let Range { file, start, end, .. } = *range;
-        RangeDone { file, start, end, is_copied }
+        let (is_copied, mut hole_bytes) = (copied.is_ok(), 0);
+        let noted = copied.map(|written| {
+            self.range_bytes += end - start;
+            hole_bytes = (end - start).saturating_sub(written);
+        });
+        self.session.note(noted);
+        RangeDone { file, start, end, is_copied, hole_bytes }
     }
 
-    fn write_range(&mut self, range: &Range) -> Step<()> {
+    /// Returns the bytes that were written.
+    fn write_range(&mut self, range: &Range) -> Step<u64> {
         let level = self.places.level(&range.dir, None)?;
         let entry = Entry::new(&level.source, &range.name);
         let (inode, path) = (looked_up(&entry)?, entry.path());
@@ -199,7 +194,11 @@ impl Worker<'_> {
         }
         session.counts.read.merge(&moved.reads);
         session.counts.write.merge(&moved.writes);
-        if source.is_unchanged() { Ok(()) } else { Err(source.has_changed().into()) }
+        if source.is_unchanged() {
+            Ok(moved.writes.bytes())
+        } else {
+            Err(source.has_changed().into())
+        }
     }
 }
 

@@ -227,17 +227,24 @@ impl Session<'_> {
 
     /// As [`count`](Session::count), for a file of so many bytes.
     pub fn count_bytes(&mut self, size: u64, passed: &Passed) {
-        let Passed { moved, resumed, is_reflinked } = passed;
+        let Passed { moved, resumed, .. } = passed;
+        self.counts.read.merge(&moved.reads);
+        self.counts.write.merge(&moved.writes);
+        self.count_written(size, passed, (size - resumed).saturating_sub(moved.writes.bytes()));
+    }
+
+    /// Counts a file of which so many bytes were not written because they are holes. The bytes by
+    /// their route are counted where they were moved.
+    pub fn count_written(&mut self, size: u64, passed: &Passed, hole_bytes: u64) {
+        let Passed { resumed, is_reflinked, .. } = passed;
         let counts = &mut self.counts;
         counts.files += 1;
         counts.bytes += size;
-        counts.read.merge(&moved.reads);
-        counts.write.merge(&moved.writes);
         counts.resumed_bytes += resumed;
         if *is_reflinked {
             counts.reflinked += 1;
         } else {
-            counts.hole_bytes += (size - resumed).saturating_sub(moved.writes.bytes());
+            counts.hole_bytes += hole_bytes;
         }
     }
 

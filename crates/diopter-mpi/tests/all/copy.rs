@@ -1,14 +1,18 @@
 //! `dio-mpi cp`: the copy is the source, whatever the number of ranks, and a rank that is killed
 //! leaves nothing under the name of a file that is not complete.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use crate::job;
+use diopter_copy::Report;
+use rustix::process::Signal;
+
+use crate::job::{self, Process};
 
 /// Two ranges of a large file, and a part of one.
 const LARGE_BYTES: usize = (150 << 20) + 4097;
@@ -171,40 +175,15 @@ fn the_names_of_a_file_in_several_directories_are_links_of_one_copy_also_with_re
     check_equal(&source, &target);
 }
 
-/// Returns the processes of a job: those of the program that have the directory in their arguments.
-fn ranks_of(dir: &Path) -> Vec<PathBuf> {
-    let program = fs::canonicalize(env!("CARGO_BIN_EXE_dio-mpi")).unwrap();
-    let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
-    let is_rank = |process: &PathBuf| {
-        let words = fs::read(process.join("cmdline")).unwrap_or_default();
-        let is_program = fs::read_link(process.join("exe")).is_ok_and(|exe| exe == program);
-        is_program && String::from_utf8_lossy(&words).contains(dir.to_str().unwrap())
-    };
-    processes.filter(is_rank).collect()
-}
-
-/// Returns the bytes that a process has written to its files.
-fn written(process: &Path) -> u64 {
-    let text = fs::read_to_string(process.join("io")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-    line.map_or(0, |number| number.parse().unwrap())
-}
-
-/// Waits until a job has written so many bytes, and kills one of its ranks that wrote. Returns the
+/// Waits until a job has written so many bytes, and kills the rank that wrote most. Returns the
 /// bytes that had been written by then; `None` if the job ended before.
 fn kill_after(job: &mut Child, dir: &Path, bytes: u64) -> Option<u64> {
     loop {
-        let ranks = ranks_of(dir);
-        let sum: u64 = ranks.iter().map(|rank| written(rank)).sum();
+        let ranks = job::processes(dir);
+        let sum: u64 = ranks.iter().map(Process::written).sum();
         if sum >= bytes {
-            let writer = ranks.iter().max_by_key(|rank| written(rank))?;
-            let id = writer.file_name()?.to_str()?.parse().ok()?;
-            rustix::process::kill_process(
-                rustix::process::Pid::from_raw(id)?,
-                rustix::process::Signal::KILL,
-            )
-            .ok()?;
-            return Some(sum);
+            let writer = ranks.iter().max_by_key(|rank| rank.written())?;
+            return writer.signal(Signal::KILL).then_some(sum);
         }
         if job.try_wait().unwrap().is_some() {
             return None;
@@ -213,15 +192,15 @@ fn kill_after(job: &mut Child, dir: &Path, bytes: u64) -> Option<u64> {
     }
 }
 
-#[test]
-fn a_killed_rank_ends_the_job_and_resume_copies_little_again() {
+/// Kills one of so many ranks in the middle of a copy, and continues the copy.
+fn kill_and_resume(ranks: usize) {
     const BYTES: usize = 1 << 30;
     let total = u64::try_from(BYTES).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_tree(&source, BYTES);
     let only = job::only();
-    let mut command = job::command(3);
+    let mut command = job::command(ranks);
     command.args(words(dir.path(), &["--resume"])).stdout(Stdio::null()).stderr(Stdio::null());
     let mut job = command.spawn().unwrap();
     let before = kill_after(&mut job, dir.path(), total / 2).expect("it is killed in the middle");
@@ -236,13 +215,75 @@ fn a_killed_rank_ends_the_job_and_resume_copies_little_again() {
             assert_eq!(fs::read(entry.path()).unwrap(), fs::read(original).unwrap());
         }
     }
-    let text = job::succeed(3, words(dir.path(), &["--resume", "-T"]));
-    let number = |after: &str| -> u64 {
-        let (words, _) = text.split_once(after).unwrap_or_else(|| panic!("{text}"));
-        words.rsplit(' ').next().unwrap().parse().unwrap()
-    };
-    let copied = number(" bytes in") - number(" bytes resumed");
-    let again = (before + copied).saturating_sub(total);
-    assert!(again <= total / 10, "{again} bytes again, after {before}: {text}");
+    let report = report(ranks, words(dir.path(), &["--resume", "-T", "--json"]));
+    let resumed = report.resumed_bytes;
+    assert!(resumed > 0 && report.exit_status == 0, "{report:?}");
+    let again = (before + report.bytes - resumed).saturating_sub(total);
+    assert!(again <= total / 10, "{again} bytes again, after {before}, {ranks} ranks: {report:?}");
     check_equal(&source, &target);
+}
+
+#[test]
+fn a_killed_rank_ends_the_job_and_resume_copies_little_again() {
+    kill_and_resume(3);
+}
+
+#[test]
+fn a_killed_rank_that_copies_alone_ends_the_job_and_its_bytes_count_as_resumed() {
+    kill_and_resume(2);
+}
+
+/// Runs a job that succeeds, and returns its document.
+fn report(ranks: usize, words: Vec<String>) -> Report {
+    serde_json::from_str(&job::succeed(ranks, words)).unwrap()
+}
+
+#[test]
+fn the_document_has_the_counts_of_all_ranks() {
+    const HOLE: u64 = 40 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    make_tree(&source, LARGE_BYTES);
+    // The end of the large file is a hole, and so is a small file.
+    let sparse = |name: &str, size: u64| {
+        let file = fs::File::options().create(true).append(true).open(source.join(name)).unwrap();
+        file.set_len(size).unwrap();
+    };
+    let large = u64::try_from(LARGE_BYTES).unwrap();
+    sparse("large", large + HOLE);
+    sparse("hole", 1 << 20);
+    let small = (0..300).map(|number| number * 37).sum::<u64>() + 4;
+    for ranks in [1, 2, 4] {
+        let report = report(ranks, words(dir.path(), &["--json", "-p"]));
+        assert_eq!((&*report.schema, report.exit_status), ("diopter.cp/1", 0));
+        assert_eq!(report.ranks, Some(ranks as u64));
+        assert_eq!((report.files, report.dirs, report.others), (304, 5, 1), "{report:?}");
+        assert_eq!(report.bytes, large + HOLE + (1 << 20) + small);
+        assert!(report.hole_bytes > HOLE && report.hole_bytes <= HOLE + (1 << 20), "{report:?}");
+        let ways = [&report.route.read, &report.route.write];
+        for way in ways {
+            let moved = way.direct + way.bounced + way.buffered;
+            assert_eq!(moved, report.bytes - report.hole_bytes, "{report:?}");
+        }
+        assert!(!report.backend.name.is_empty() && report.failures.is_empty());
+        check_equal(&source, &target);
+        fs::remove_dir_all(&target).unwrap();
+    }
+    // The failures of other ranks are in it, however many there are.
+    fs::remove_file(source.join("hole")).unwrap();
+    job::succeed(2, words(dir.path(), &[]));
+    for number in 0..300 {
+        fs::remove_file(target.join(format!("deep/{number}"))).unwrap();
+        fs::create_dir(target.join(format!("deep/{number}"))).unwrap();
+    }
+    let output = job::run(4, words(dir.path(), &["--json", "-T", "--resume"]));
+    assert_eq!(output.status.code(), Some(2));
+    let report: Report = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((report.exit_status, report.failures.len(), report.skipped), (2, 300, 4));
+    let names: BTreeSet<&str> = report.failures.iter().map(|failure| &*failure.path).collect();
+    assert_eq!(names.len(), 300, "{report:?}");
+    fs::remove_dir_all(&source).unwrap();
+    let output = job::run(3, words(dir.path(), &["--json"]));
+    let report: Report = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((report.exit_status, report.failures.len(), report.ranks), (2, 1, Some(3)));
 }

@@ -3,6 +3,7 @@
 
 mod bench;
 mod copy;
+mod idle;
 mod job;
 mod queue;
 mod verify;

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use diopter_copy::VerifyDocument;
+
 use crate::{copy, job};
 
 const LARGE_BYTES: usize = (150 << 20) + 4097;
@@ -50,6 +52,19 @@ fn a_copy_is_equal_and_each_difference_is_found() {
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
+    }
+    for ranks in [1, 2, 4] {
+        let words = ["verify", "--json", source.to_str().unwrap(), target.to_str().unwrap()];
+        let output = job::run(ranks, words);
+        assert_eq!(output.status.code(), Some(1));
+        let document: VerifyDocument = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&*document.schema, document.exit_status), ("diopter.verify/1", 1));
+        assert_eq!((document.ranks, document.failures), (Some(ranks as u64), 0));
+        assert_eq!((document.left_out, document.differing()), (0, 6), "{document:?}");
+        let mut whats: Vec<&str> = document.differences.iter().map(|it| &*it.what).collect();
+        whats.sort_unstable();
+        assert_eq!(whats, ["bytes", "bytes", "kind", "link-target", "only-first", "only-second"]);
+        assert!(document.files == 301 && document.bytes > LARGE_BYTES as u64, "{document:?}");
     }
     let (one, other) = (source.join("large"), target.join("large"));
     let words = ["verify", one.to_str().unwrap(), other.to_str().unwrap()];
