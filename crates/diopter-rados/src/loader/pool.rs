@@ -142,6 +142,12 @@ pub fn check_name(object: &[u8]) -> Result<(), Error> {
 }
 
 impl Pool {
+    /// Returns the bound of an operation on a store, after which it fails with `ETIMEDOUT`; `None`
+    /// if it may wait for ever.
+    pub(crate) fn operation_timeout(&self) -> Option<Duration> {
+        self.shared.connection.operation_timeout
+    }
+
     /// Returns an operation without steps.
     #[must_use]
     pub fn write_op(&self) -> WriteOp {

@@ -96,7 +96,7 @@ impl File {
                 result = queue.wait(None).map_or(Ok(()), |one| unless_missing(one.result));
             }
             let name = object_name(&self.name, object);
-            result = result.and_then(|()| lease.prove()).and_then(|()| match object {
+            result = result.and_then(|()| lease.wait_to_write()).and_then(|()| match object {
                 // The first object has the attributes, and is missing only if the file is.
                 0 => self.pool.truncate(&name, bytes),
                 _ if bytes > 0 => unless_missing(self.pool.truncate(&name, bytes)),
