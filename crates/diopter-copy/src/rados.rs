@@ -157,7 +157,12 @@ fn put(session: &mut Session<'_>, source: &Path, (target, name): (&Path, &Name))
     if !is_new {
         session.begin_in_place(target);
         if object.size().map_err(failed)? > size {
-            object.set_len(size).map_err(failed)?;
+            let flag = session.stop();
+            let cut = object.set_len(size, &|| flag.requested().is_none());
+            if cut.as_ref().is_err_and(|error| is(error, Errno::EINTR)) {
+                session.check_stop()?;
+            }
+            cut.map_err(failed)?;
         }
     }
     let mut done = write(session, &input, (&object, target));
@@ -200,7 +205,7 @@ fn remove(session: &mut Session<'_>, object: striper::File, target: &Path, stop:
 
 /// Creates the object with the mark, or opens the one that exists.
 fn create_or_open(
-    session: &Session<'_>,
+    session: &mut Session<'_>,
     pool: &Pool,
     (target, name): (&Path, &Name),
 ) -> Step<(striper::File, bool)> {
@@ -212,7 +217,13 @@ fn create_or_open(
     match striper::File::create_incomplete(pool, &name.name, Layout::default(), how.lease) {
         Ok(object) => return Ok((object, true)),
         Err(error) if is(&error, Errno::EEXIST) => {}
-        Err(error) => return Err(failed(error).into()),
+        Err(error) => {
+            if error.is_unknown() {
+                // The first object may be there, or may still be created.
+                session.leave_objects(target);
+            }
+            return Err(failed(error).into());
+        }
     }
     if !session.options.overwrite {
         let cause = "it exists, and its content would be lost";

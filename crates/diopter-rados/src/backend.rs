@@ -279,7 +279,9 @@ impl Backend for Rados {
             && self.held > 0
             && done.len() == before
         {
-            self.transfers.wait(time);
+            // Nothing signals that a lock was renewed.
+            let is_held_up = self.transfers.has_unsent();
+            self.transfers.wait(if is_held_up { time.min(WAIT_SLICE) } else { time });
             self.advance(done);
         }
         Ok(())

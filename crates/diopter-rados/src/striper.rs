@@ -23,9 +23,6 @@ use lease::Lease;
 /// The lease of the lock: how long a process that was killed blocks a removal.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// The shortest lease. A renewal must fit into a third of it.
-const LEASE_MIN: Duration = Duration::from_secs(3);
-
 /// The attribute of the first object of a copy that is not complete.
 pub const INCOMPLETE: &str = "diopter.incomplete";
 
@@ -43,7 +40,9 @@ const SIZE_TEXT_MAX: usize = 32;
 pub struct Open {
     /// The purpose.
     pub access: Access,
-    /// The lease of the lock, renewed three times in this time; at least 3 s.
+    /// The lease of the lock, renewed six times in this time; at least 3 s. For writing it is
+    /// longer if need be: one and a half times the bound of an operation, so that a write that is
+    /// sent fails before the lease ends.
     pub lease: Duration,
 }
 
@@ -104,7 +103,7 @@ impl File {
             Access::ReadUnlocked => None,
             Access::Read | Access::Write => {
                 let steps = pool.write_op().assert_exists();
-                let lease = lease_of(how)?;
+                let lease = lease_of(pool, how)?;
                 let names = (first.clone(), lease::cookie());
                 Some(Lease::take(pool, names, lease, steps).map_err(explained)?)
             }
@@ -183,7 +182,7 @@ impl File {
         if is_marked {
             steps = steps.set_attribute(INCOMPLETE, cookie.as_bytes())?;
         }
-        let lease = Lease::take(pool, (object_name(name, 0), cookie), lease_of(&how)?, steps);
+        let lease = Lease::take(pool, (object_name(name, 0), cookie), lease_of(pool, &how)?, steps);
         let file = File::new(pool, name, (layout, 0), how.access, Some(lease?));
         Ok(File { is_marked, ..file })
     }
@@ -332,7 +331,7 @@ impl File {
             return lease.prove().map_err(Error::unknown);
         }
         let start = |queue: &mut Queue, token, extent: &Extent| {
-            lease.prove()?;
+            lease.wait_to_write()?;
             queue.write(token, &self.object(extent), extent.offset, extent.gather(bytes))
         };
         self.perform(&extents, start, |_, completed| completed.result.map(drop))?;
@@ -496,11 +495,11 @@ fn of_object(name: &[u8], error: Error) -> Error {
     error.of(format_args!("striped object {}", shown(name)))
 }
 
-fn lease_of(how: &Open) -> Result<Duration, Error> {
-    if how.lease < LEASE_MIN {
-        return Err(Error::invalid(format!("a lease of less than {LEASE_MIN:?}")));
+fn lease_of(pool: &Pool, how: &Open) -> Result<Duration, Error> {
+    match how.access {
+        Access::Write => lease::length_to_write(how.lease, pool.operation_timeout()),
+        Access::Read | Access::ReadUnlocked => lease::length_to_read(how.lease),
     }
-    Ok(how.lease)
 }
 
 /// The lock is a write: a key that may only read can't take it.

@@ -1,5 +1,11 @@
 //! `dio bench` on objects of a cluster.
 
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use diopter_testkit::ceph::Ceph;
+
+use super::failures::SOON;
 use super::{dio, objects, refused, run_to, shared};
 
 #[test]
@@ -48,4 +54,42 @@ fn an_object_that_exists_is_not_touched() {
     assert_eq!(ceph.rados(&["get", "kept.0", "-"]), b"mine");
     let output = dio(ceph, &["bench", "rados:data"]).output();
     refused(&output.unwrap(), "rados:[CONF!]POOL[@NAMESPACE]/NAME");
+}
+
+#[test]
+fn what_was_created_is_removed_when_another_name_exists() {
+    let Some(ceph) = shared() else { return };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), b"mine").unwrap();
+    ceph.rados(&["put", "partly.2", file.path().to_str().unwrap()]);
+    let arguments =
+        ["bench", "--stripes=4x64k", "--runtime=100ms", "--size=1M", "rados:data/partly"];
+    refused(&dio(ceph, &arguments).output().unwrap(), "object `partly.2` exists");
+    assert_eq!(ceph.rados(&["get", "partly.2", "-"]), b"mine");
+    assert_eq!(objects(ceph, "partly"), 1);
+}
+
+#[test]
+fn objects_that_a_dead_cluster_keeps_are_reported_after_one_wait() {
+    let Some(ceph) = Ceph::start(&[]) else { return };
+    let conf = std::fs::read_to_string(&ceph.conf).unwrap();
+    let conf = conf.replacen("[global]\n", "[global]\nrados osd op timeout = 3\n", 1);
+    std::fs::write(&ceph.conf, conf).unwrap();
+    let arguments = ["bench", "--stripes=16x64k", "--runtime=100s", "--size=1M", "rados:data/dead"];
+    let mut command = dio(&ceph, &arguments);
+    let bench = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let until = Instant::now() + SOON;
+    while objects(&ceph, "dead") < 16 {
+        assert!(Instant::now() < until, "it has not begun");
+    }
+    ceph.kill_store(0);
+    let killed = Instant::now();
+    let output = bench.wait_with_output().unwrap();
+    // One by one, the removal alone would take 48 s.
+    assert!(killed.elapsed() < Duration::from_secs(40), "after {:?}", killed.elapsed());
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        text.contains("objects `dead.0`, ") && text.contains(" and 8 more may be left"),
+        "{text}"
+    );
 }

@@ -68,6 +68,22 @@ fn a_store_that_stays_away_is_waited_for_as_long_as_the_configuration_says() {
 }
 
 #[test]
+fn a_creation_without_a_reply_may_have_left_objects_and_says_so() {
+    let Some(ceph) = Ceph::start(&[]) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let plain = at(dir.path(), "plain");
+    fs::write(&plain, "text").unwrap();
+    let conf = fs::read_to_string(&ceph.conf).unwrap();
+    let conf = conf.replacen("[global]\n", "[global]\nrados osd op timeout = 2\n", 1);
+    fs::write(&ceph.conf, conf).unwrap();
+    ceph.kill_store(0);
+    let output = dio(&ceph, &["cp", "--json", &plain, "rados:data/unknown"]).output().unwrap();
+    refused(&output, "it is unknown whether it took effect");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["left"], serde_json::json!(["rados:data/unknown"]), "{document}");
+}
+
+#[test]
 fn a_key_that_may_only_read_reads_and_does_not_write() {
     let Some(ceph) = Ceph::start(&["--cephx"]) else { return };
     let dir = tempfile::tempdir().unwrap();

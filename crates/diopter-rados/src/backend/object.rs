@@ -175,15 +175,20 @@ impl Source {
     }
 
     /// Returns the part of a bio that begins at the first of these bytes: up to the end of its
-    /// object.
+    /// object. Returns `None` for a write that must wait for the next renewal of the lock: it might
+    /// take effect after the lease.
     ///
     /// # Errors
-    /// Fails with `ENOLCK` for a write of which the lock may be lost before it takes effect.
-    pub fn part(&self, spec: &BioSpec, bytes: Range<usize>) -> Result<Part, Errno> {
+    /// Fails with `ENOLCK` for a write if the lock is lost.
+    pub fn part(&self, spec: &BioSpec, bytes: Range<usize>) -> Result<Option<Part>, Errno> {
         if spec.op == Op::Write
             && let Source::Column { file, .. } = self
         {
-            file.prove_to_write().map_err(|error| errno_of(&error))?;
+            match file.prove_to_write() {
+                Ok(()) => {}
+                Err(_) if file.has_lock() => return Ok(None),
+                Err(error) => return Err(errno_of(&error)),
+            }
         }
         let at = spec.offset + bytes.start as u64;
         let (pool, object, offset, room) = match self {
@@ -200,7 +205,7 @@ impl Source {
             if column.0 == 0 && at < file.layout().object_size());
         let end = bytes.end.min(bytes.start + in_memory(room.min(OPERATION_BYTES_MAX)));
         let bytes = bytes.start..end;
-        Ok(Part { pool: pool.clone(), object, offset, bytes, may_be_missing: !is_first })
+        Ok(Some(Part { pool: pool.clone(), object, offset, bytes, may_be_missing: !is_first }))
     }
 
     /// Returns the bytes of a read up to the first that is missing. A striped object has zeros for

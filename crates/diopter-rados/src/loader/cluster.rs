@@ -18,8 +18,7 @@ use crate::error::{Error, ErrorKind, shown};
 /// Bytes of the text of an option that is a number, with room for others.
 const OPTION_BYTES_MAX: usize = 256;
 
-/// Below the lease of a striped object less the time between two renewals: what was sent under a
-/// lease fails before the lease ends.
+/// Two thirds of the lease of a striped object, whose length follows from the bound in force.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How to connect.
@@ -61,6 +60,8 @@ pub struct Connection {
     pub library: Library,
     pub handle: Handle,
     pub room: Arc<Room>,
+    /// Bound of an operation on a store that is in force; `None` if it may wait for ever.
+    pub operation_timeout: Option<Duration>,
 }
 
 // SAFETY: librados's handle of a cluster may be used from any thread.
@@ -94,6 +95,7 @@ impl Cluster {
                 connection.set(option, how.operation_timeout)?;
             }
         }
+        connection.operation_timeout = bound_of(&connection.get("rados_osd_op_timeout")?);
         // SAFETY: the handle is created and configured, and connected once, here.
         let code = unsafe { (library.functions.rados_connect)(connection.handle) };
         checked(code, || {
@@ -125,7 +127,7 @@ impl Connection {
         };
         checked(code, || format!("create a client {}", shown(user.as_bytes())))?;
         let room = Arc::new(Room::new([None, None]));
-        Ok(Connection { library: library.clone(), handle, room })
+        Ok(Connection { library: library.clone(), handle, room, operation_timeout: None })
     }
 
     fn read(&self, conf: &Conf) -> Result<(), Error> {
@@ -169,6 +171,12 @@ impl Connection {
         };
         checked(code, || format!("set the option {option}")).map(drop)
     }
+}
+
+/// Returns the time of an option's text, in seconds; `None` without a bound, which is 0.
+fn bound_of(text: &str) -> Option<Duration> {
+    let bound = Duration::try_from_secs_f64(text.parse().ok()?).ok()?;
+    (!bound.is_zero()).then_some(bound)
 }
 
 /// An open configuration.
@@ -223,4 +231,18 @@ fn places() -> impl Iterator<Item = PathBuf> {
 /// A path in a message.
 fn text(path: &Path) -> String {
     shown(path.as_os_str().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_is_read_from_the_text_of_an_option() {
+        assert_eq!(bound_of("20"), Some(Duration::from_secs(20)));
+        assert_eq!(bound_of("0.500000"), Some(Duration::from_millis(500)));
+        for text in ["0", "0.000000", "-1", "", "soon", "nan", "inf", "1e300"] {
+            assert_eq!(bound_of(text), None, "{text}");
+        }
+    }
 }

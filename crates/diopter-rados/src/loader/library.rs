@@ -71,6 +71,7 @@ functions! {
     rados_write_op_setxattr(Handle, *const c_char, *const c_char, usize);
     rados_write_op_rmxattr(Handle, *const c_char);
     rados_write_op_remove(Handle);
+    rados_write_op_truncate(Handle, u64);
     rados_write_op_exec(Handle, *const c_char, *const c_char, *const c_char, usize, *mut c_int);
     rados_write_op_operate(Handle, Handle, Object, *mut libc::time_t, c_int) -> c_int;
     rados_write_op_write(Handle, *const c_char, usize, u64);

@@ -12,8 +12,12 @@ use super::room::Room;
 use super::write_op::WriteOp;
 use crate::error::{Error, shown};
 
-/// Bound of the wait for operations in flight when the last clone of a pool is dropped.
-const DROP_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait for operations in flight when the last clone of a pool is dropped, however long
+/// an operation may take.
+const DROP_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Wait after the bound of an operation, in which librados reports what has failed.
+const REPORT_TIME: Duration = Duration::from_secs(1);
 
 /// A pool of a cluster, in one namespace. Clones share it.
 #[derive(Clone)]
@@ -31,7 +35,8 @@ pub struct Stat {
 }
 
 pub struct Shared {
-    /// Leaked, with the context, if operations are in flight for longer than [`DROP_WAIT`].
+    /// Leaked, with the context, if operations are in flight for longer than
+    /// [`drop_wait`].
     connection: ManuallyDrop<Arc<Connection>>,
     pub context: Handle,
     pub flights: Arc<Flights>,
@@ -73,7 +78,7 @@ impl Flights {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if !self.flights.wait(DROP_WAIT) {
+        if !self.flights.wait(drop_wait(self.connection.operation_timeout)) {
             return;
         }
         // SAFETY: the context was created by rados_ioctx_create and nothing of it is in flight.
@@ -81,6 +86,12 @@ impl Drop for Shared {
         // SAFETY: dropped once, here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.connection) };
     }
+}
+
+/// Bound of the wait for operations in flight when the last clone of a pool is dropped: that of
+/// an operation, and a little more, so that the connection can end.
+fn drop_wait(operation: Option<Duration>) -> Duration {
+    operation.map_or(DROP_WAIT_MAX, |bound| bound.saturating_add(REPORT_TIME).min(DROP_WAIT_MAX))
 }
 
 impl Cluster {
@@ -147,6 +158,12 @@ pub fn check_name(object: &[u8]) -> Result<(), Error> {
 }
 
 impl Pool {
+    /// Returns the bound of an operation on a store, after which it fails with `ETIMEDOUT`; `None`
+    /// if it may wait for ever.
+    pub(crate) fn operation_timeout(&self) -> Option<Duration> {
+        self.shared.connection.operation_timeout
+    }
+
     /// Returns an operation without steps.
     #[must_use]
     pub fn write_op(&self) -> WriteOp {
@@ -395,5 +412,20 @@ impl Drop for Attributes<'_> {
     fn drop(&mut self) {
         // SAFETY: the iterator was created by rados_getxattrs and ends once, here.
         unsafe { (self.functions.rados_getxattrs_end)(self.handle) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loader::Connect;
+
+    #[test]
+    fn a_drop_waits_for_longer_than_an_operation_and_not_for_ever() {
+        let default = Connect::default().operation_timeout;
+        assert!(drop_wait(Some(default)) > default);
+        assert!(drop_wait(Some(Duration::from_secs(2))) < Duration::from_secs(4));
+        assert_eq!(drop_wait(Some(Duration::MAX)), DROP_WAIT_MAX);
+        assert_eq!(drop_wait(None), DROP_WAIT_MAX);
     }
 }

@@ -271,12 +271,15 @@ impl Transfers {
     }
 
     /// Sends parts while the connection has room for them: librados blocks a caller that sends more.
-    /// `part` returns the part of a bio that begins at one of its bytes, or the code of the error
-    /// for which it must not be sent.
+    /// `part` returns the part of a bio that begins at one of its bytes; `None` for one that must
+    /// not be sent yet, or the code of the error for which it must not be sent at all.
     ///
     /// # Panics
     /// Panics if the bio is shorter than a part.
-    pub fn send(&mut self, mut part: impl FnMut(&HeldBio, Range<usize>) -> Result<Part, c_int>) {
+    pub fn send(
+        &mut self,
+        mut part: impl FnMut(&HeldBio, Range<usize>) -> Result<Option<Part>, c_int>,
+    ) {
         while let Some(place) = self.unsent.front().copied() {
             let flight = self.flights[place].as_mut().expect("it has unsent parts");
             if flight.next == flight.transferred.bytes {
@@ -290,6 +293,7 @@ impl Transfers {
             }
             let unsent = flight.next..flight.transferred.bytes;
             let sent = part(&flight.transferred.bio, unsent).and_then(|part| {
+                let Some(part) = part else { return Ok(None) };
                 let bytes = part.bytes.len() as u64;
                 // Without anything in flight nothing would end the wait for room.
                 if !part.pool.shared.room().take(bytes, self.in_flight == 0) {
@@ -311,6 +315,12 @@ impl Transfers {
                 Err(code) => flight.fail(code),
             }
         }
+    }
+
+    /// Returns true if there are parts to send.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
     }
 
     /// Returns true if a bio can be taken at once.

@@ -122,6 +122,14 @@ impl WriteOp {
         self
     }
 
+    /// Makes the object shorter or longer.
+    #[must_use]
+    pub fn truncate(self, size: u64) -> WriteOp {
+        // SAFETY: the operation is valid.
+        unsafe { (self.functions.rados_write_op_truncate)(self.handle, size) };
+        self
+    }
+
     /// Removes the object; fails with `ENOENT` if it is missing.
     #[must_use]
     pub fn remove(self) -> WriteOp {

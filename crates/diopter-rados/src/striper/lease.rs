@@ -4,7 +4,7 @@
 //! exclusive one around a removal and a truncation; here the shared one becomes exclusive.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -27,8 +27,20 @@ const TAG: &str = "Tag";
 /// never taken again, as another client may have truncated the object since.
 const MUST_RENEW: u8 = 2;
 
-/// Renewals in the time of a lease.
-const RENEWALS: u32 = 3;
+/// Renewals in the time of a lease. With [`PER_OPERATION`] this leaves a sixth of the lease for a
+/// renewal, before a write waits for it.
+const RENEWALS: u32 = 6;
+
+/// The length of a lease to write under, as a part of the time that an operation may live: three
+/// halves of it.
+const PER_OPERATION: (u32, u32) = (3, 2);
+
+/// The shortest lease. A renewal must fit into a third of it.
+const LENGTH_MIN: Duration = Duration::from_secs(3);
+
+/// The longest one that is needed for the bound of an operation: a process that was killed blocks
+/// the others for as long.
+const LENGTH_MAX: Duration = Duration::from_secs(600);
 
 /// Attempts in the time between two renewals, if one fails.
 const RETRIES: u32 = 5;
@@ -65,6 +77,8 @@ struct Held {
     cookie: String,
     length: Duration,
     state: Mutex<State>,
+    /// Notified when the state changes.
+    changed: Condvar,
     /// Locked while a request about the lock is sent, so that a renewal keeps the mode.
     mode: Mutex<Mode>,
 }
@@ -75,6 +89,45 @@ struct State {
     until: Duration,
     /// Why it can't be renewed any more.
     lost: Option<Error>,
+}
+
+impl State {
+    /// Returns true if the lock is held at `now`, and for some time after it.
+    fn is_held(&self, now: Duration, then: Duration) -> bool {
+        self.lost.is_none() && now.saturating_add(then) < self.until
+    }
+}
+
+/// Returns the length of a lease to read under.
+///
+/// # Errors
+/// Fails if it is less than the shortest.
+pub fn length_to_read(asked: Duration) -> Result<Duration, Error> {
+    match asked < LENGTH_MIN {
+        true => Err(Error::invalid(format!("a lease of less than {LENGTH_MIN:?}"))),
+        false => Ok(asked),
+    }
+}
+
+/// Returns the length of a lease to write under: what was asked for, or longer, so that an
+/// operation that is sent between two renewals fails before the lease ends. `bound` is the time
+/// after which an operation fails.
+///
+/// # Errors
+/// Fails if no lease is long enough.
+pub fn length_to_write(asked: Duration, bound: Option<Duration>) -> Result<Duration, Error> {
+    let asked = length_to_read(asked)?;
+    let needed = bound.map(|bound| bound.saturating_mul(PER_OPERATION.0) / PER_OPERATION.1);
+    match needed {
+        Some(needed) if needed <= LENGTH_MAX => Ok(asked.max(needed)),
+        _ => {
+            let most = LENGTH_MAX * PER_OPERATION.1 / PER_OPERATION.0;
+            let bound = bound.map_or("unbounded".to_owned(), |bound| format!("{bound:?}"));
+            let why = format!("{bound}, and a lock can be held for operations of {most:?} at most");
+            Err(Error::invalid(format!("open for writing: `rados_osd_op_timeout` is {why}"))
+                .advise("set `rados_osd_op_timeout` of the configuration to 20"))
+        }
+    }
 }
 
 impl Lease {
@@ -88,7 +141,8 @@ impl Lease {
     ) -> Result<Lease, Error> {
         let state = Mutex::new(State { until: Duration::ZERO, lost: None });
         let mode = Mutex::new(Mode::Shared);
-        let held = Arc::new(Held { pool: pool.clone(), object, cookie, length, state, mode });
+        let (pool, changed) = (pool.clone(), Condvar::new());
+        let held = Arc::new(Held { pool, object, cookie, length, state, changed, mode });
         let (stop, stopped) = channel();
         let kept = Arc::clone(&held);
         // Before the steps: they may create the object, which nothing would remove.
@@ -137,7 +191,7 @@ impl Lease {
         let steps = add(self.held.locking(steps, (*mode, MUST_RENEW))?)?;
         match self.held.send(what, &steps) {
             Err(error) if is_final(&error) => {
-                self.held.state().lost = Some(error);
+                self.held.lose(error);
                 self.prove()
             }
             sent => sent,
@@ -152,8 +206,41 @@ impl Lease {
 
     /// Returns true if the lease has not run out.
     pub fn is_held(&self) -> bool {
-        let state = self.held.state();
-        state.lost.is_none() && now() < state.until
+        self.held.state().is_held(now(), Duration::ZERO)
+    }
+
+    /// Fails if a write that is sent now may take effect after the lease.
+    pub fn prove_for_write(&self) -> Result<(), Error> {
+        let bound = self.held.pool.operation_timeout();
+        if bound.is_some_and(|bound| self.held.state().is_held(now(), bound)) {
+            return Ok(());
+        }
+        self.prove()?;
+        let object = crate::error::shown(&self.held.object);
+        let message = format!("the lock of {object} may be lost before a write ends");
+        Err(Error::new(ErrorKind::Lease, message).advise("check the stores with `ceph -s`"))
+    }
+
+    /// Waits until a write may be sent, which takes as long as a renewal that is late. Fails when
+    /// the lease has run out.
+    pub fn wait_to_write(&self) -> Result<(), Error> {
+        let Some(bound) = self.held.pool.operation_timeout() else {
+            return self.prove_for_write();
+        };
+        let mut state = self.held.state();
+        loop {
+            let now = now();
+            if state.is_held(now, bound) {
+                return Ok(());
+            }
+            if !state.is_held(now, Duration::ZERO) {
+                drop(state);
+                return self.prove();
+            }
+            let left = state.until.saturating_sub(now);
+            let waited = self.held.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Fails if the lease may have run out.
@@ -204,7 +291,14 @@ impl Held {
         let sent = now();
         self.pool.operate(what, &self.object, steps)?;
         self.state().until = sent.saturating_add(self.length);
+        self.changed.notify_all();
         Ok(())
+    }
+
+    /// Notes that the lock is another's, or none's.
+    fn lose(&self, error: Error) {
+        self.state().lost = Some(error);
+        self.changed.notify_all();
     }
 
     /// Renews the lock until the other end of the channel is dropped, or the lock is lost.
@@ -222,7 +316,7 @@ impl Held {
             match renewed {
                 Ok(()) => wait = renewal,
                 Err(error) if is_final(&error) => {
-                    self.state().lost = Some(error);
+                    self.lose(error);
                     return;
                 }
                 Err(_) => wait = renewal / RETRIES,
@@ -271,6 +365,36 @@ fn lock_arguments(cookie: &str, length: Duration, (mode, flags): (Mode, u8)) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_to_write_under_is_longer_than_an_operation_between_two_renewals() {
+        let seconds = Duration::from_secs;
+        for (asked, bound, length) in
+            [(30, 20, 30), (3, 2, 3), (3, 20, 30), (30, 60, 90), (30, 400, 600), (900, 1, 900)]
+        {
+            let found = length_to_write(seconds(asked), Some(seconds(bound)));
+            assert_eq!(found, Ok(seconds(length)), "{asked} {bound}");
+            // A renewal that takes as long as the time between two delays no write.
+            assert!(seconds(length) - 2 * (seconds(length) / RENEWALS) >= seconds(bound));
+        }
+        for bound in [None, Some(seconds(401)), Some(Duration::MAX)] {
+            let error = length_to_write(seconds(30), bound).unwrap_err();
+            assert!(error.to_string().contains("rados_osd_op_timeout"), "{error}");
+        }
+        assert!(length_to_write(seconds(2), Some(seconds(1))).is_err());
+    }
+
+    #[test]
+    fn a_write_needs_more_of_the_lease_than_a_read() {
+        let seconds = Duration::from_secs;
+        let state = State { until: seconds(130), lost: None };
+        assert!(state.is_held(seconds(109), seconds(20)));
+        assert!(!state.is_held(seconds(110), seconds(20)));
+        assert!(state.is_held(seconds(129), Duration::ZERO));
+        assert!(!state.is_held(seconds(130), Duration::ZERO));
+        let lost = State { lost: Some(Error::invalid("gone")), ..state };
+        assert!(!lost.is_held(seconds(0), Duration::ZERO));
+    }
 
     #[test]
     fn the_arguments_of_a_lock_are_encoded_as_the_class_reads_them() {

@@ -12,11 +12,15 @@ impl File {
     pub(crate) fn ready(&self, is_write: bool, end: u64) -> Option<u64> {
         let known = self.size.load(Ordering::Relaxed);
         let lease = self.lease.as_ref()?;
-        (end <= known && (!is_write || self.is_writable()) && lease.is_held()).then_some(known)
+        let is_held = match is_write {
+            true => self.prove_to_write().is_ok(),
+            false => lease.is_held(),
+        };
+        (end <= known && is_held).then_some(known)
     }
 
     /// Makes a read or write that ends at `end` ready, and returns the size: asks the cluster for
-    /// it, or raises it before a write. Blocks.
+    /// it, or raises it before a write. Blocks, also until the lease lasts longer than the write.
     pub(crate) fn make_ready(&self, is_write: bool, end: u64) -> Result<u64, Error> {
         if !is_write {
             return self.size_for(end);
@@ -29,7 +33,7 @@ impl File {
         lease.prove()?;
         self.grow(lease, end)?;
         // Raising the size may have taken long.
-        lease.prove()?;
+        lease.wait_to_write()?;
         Ok(self.size.load(Ordering::Relaxed))
     }
 
@@ -38,9 +42,9 @@ impl File {
         self.lease.as_ref().map_or(Ok(()), Lease::prove)
     }
 
-    /// Fails if the lock that it was opened with may be lost before a write takes effect.
+    /// Fails if a write that is sent now may take effect after the lock is lost.
     pub(crate) fn prove_to_write(&self) -> Result<(), Error> {
-        self.lease_to("write")?.prove()
+        self.lease_to("write")?.prove_for_write()
     }
 
     /// Renews the lock no more, for good: it ends by itself.

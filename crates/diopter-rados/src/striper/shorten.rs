@@ -14,12 +14,14 @@ use crate::loader::Queue;
 const REMOVED_AT_ONCE: u64 = 64;
 
 impl File {
-    /// Makes the file longer, with zeros, or shorter.
+    /// Makes the file longer, with zeros, or shorter, as long as `goes_on` returns true. It is
+    /// asked before each object.
     ///
     /// # Errors
+    /// Fails with `EINTR` if `goes_on` returned false; the file is shorter by a part then.
     /// Fails with `EBUSY` if it becomes shorter and another has it open, this process too. Else as
     /// [`write_at`](File::write_at).
-    pub fn set_len(&mut self, size: u64) -> Result<(), Error> {
+    pub fn set_len(&mut self, size: u64, goes_on: &dyn Fn() -> bool) -> Result<(), Error> {
         let lease = self.lease_to("truncate")?;
         if size > attributes::SIZE_MAX {
             return Err(Error::invalid("truncate: the size is past 2^63 - 1"));
@@ -29,7 +31,7 @@ impl File {
             return self.grow(lease, size);
         }
         lease.change(Mode::Exclusive, self.pool.write_op().assert_exists())?;
-        let done = self.shorten(lease, size, 1, &|| true);
+        let done = self.shorten(lease, size, 1, goes_on);
         let shared = lease.change(Mode::Shared, self.pool.write_op().assert_exists());
         done.and(shared)
     }
@@ -64,12 +66,9 @@ impl File {
         self.size.store(0, Ordering::Relaxed);
         let set_bytes = self.layout.set_bytes();
         while there > size {
-            if !goes_on() {
-                return Err(Error::new(ErrorKind::Os(libc::EINTR), "the removal was interrupted"));
-            }
             let set = ((there - 1) / set_bytes).saturating_sub(sets - 1);
             let next = (set * set_bytes).max(size);
-            self.shorten_sets(lease, (there, next))?;
+            self.shorten_sets(lease, (there, next), goes_on)?;
             let shorter = next.to_string().into_bytes();
             lease.operate("lower the size of", |steps| {
                 let steps = steps.compare_attribute(attributes::SIZE, &text)?;
@@ -83,11 +82,22 @@ impl File {
 
     /// Removes the objects that have bytes of the file up to `there` and none up to `next`, some at
     /// once, and truncates the others.
-    fn shorten_sets(&self, lease: &Lease, (there, next): (u64, u64)) -> Result<(), Error> {
+    fn shorten_sets(
+        &self,
+        lease: &Lease,
+        (there, next): (u64, u64),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
         let mut queue = Queue::new(&self.pool)?;
         let first = next / self.layout.set_bytes() * self.layout.stripe_count();
         let mut result = Ok(());
         for object in (first..self.layout.objects(there)).rev() {
+            // A set may have millions of objects.
+            if !goes_on() {
+                let why = "the truncation or removal was interrupted";
+                result = Err(Error::new(ErrorKind::Os(libc::EINTR), why));
+                break;
+            }
             let bytes = self.layout.object_bytes(object, next);
             if bytes == self.layout.object_bytes(object, there) {
                 continue;
@@ -96,9 +106,10 @@ impl File {
                 result = queue.wait(None).map_or(Ok(()), |one| unless_missing(one.result));
             }
             let name = object_name(&self.name, object);
-            result = result.and_then(|()| lease.prove()).and_then(|()| match object {
-                // The first object has the attributes, and is missing only if the file is.
-                0 => self.pool.truncate(&name, bytes),
+            result = result.and_then(|()| lease.wait_to_write()).and_then(|()| match object {
+                // The first object has the attributes, and is missing only if the file is: the
+                // store truncates it only under the lock.
+                0 => lease.operate("truncate", |steps| Ok(steps.truncate(bytes))),
                 _ if bytes > 0 => unless_missing(self.pool.truncate(&name, bytes)),
                 _ => queue.operate(object, "remove", &name, self.pool.write_op().remove()),
             });
@@ -107,7 +118,10 @@ impl File {
             }
         }
         while let Some(one) = queue.wait(None) {
-            result = result.and(unless_missing(one.result));
+            result = match (result, unless_missing(one.result)) {
+                (Err(first), Err(next)) => Err(first.with(&next)),
+                (first, next) => first.and(next),
+            };
         }
         result
     }

@@ -74,6 +74,14 @@ impl Ceph {
         self.connect("admin").pool(b"data", None).expect("the pool `data`")
     }
 
+    /// Returns the pool of the tests, whose operations fail after this time.
+    pub fn pool_within(&self, operation_timeout: Duration) -> Pool {
+        let conf = Some(self.conf.clone());
+        let how = Connect { conf, operation_timeout, ..Connect::default() };
+        let cluster = Cluster::connect(&Library::load(None).expect("librados"), &how);
+        cluster.expect("a cluster").pool(b"data", None).expect("the pool `data`")
+    }
+
     /// Runs `rados` on the pool of the tests, and returns what it did.
     pub fn rados<T: AsRef<OsStr>>(&self, arguments: &[T]) -> Output {
         let mut command = Command::new("rados");

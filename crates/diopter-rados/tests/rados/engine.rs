@@ -354,7 +354,7 @@ fn parts_that_are_not_sent_are_not_sent_after_the_lock_is_lost() {
     let pool = slow_pool(ceph, "slow-late.conf", "objecter_inflight_ops = 8");
     let layout = Layout::new(65_536, 1, 65_536).unwrap();
     let mut file = File::create(&pool, b"late", layout, SHORT).unwrap();
-    file.set_len(MANY_BYTES as u64).unwrap();
+    file.set_len(MANY_BYTES as u64, &|| true).unwrap();
     let file = Arc::new(file);
     let (engine, target) = (engine(Preset::Diopter.policies()).unwrap(), target(&file).unwrap());
     let begin = Instant::now();
@@ -415,7 +415,7 @@ fn a_write_of_which_a_part_has_no_reply_is_unknown_whatever_else_failed() {
     let object_size = (1 << 30) + (64 << 20);
     let layout = Layout::new(65_536, 1, object_size).unwrap();
     let mut file = create(&pool, name.as_bytes(), layout);
-    file.set_len(2 * object_size).unwrap();
+    file.set_len(2 * object_size, &|| true).unwrap();
     let file = Arc::new(file);
     let (engine, target) = (engine(Preset::Diopter.policies()).unwrap(), target(&file).unwrap());
     ceph.signal(&format!("osd.{slow}"), "STOP");

@@ -6,12 +6,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use diopter_rados::striper::{Access, File, Layout, Open, object_name};
-use diopter_rados::{Cluster, Connect, ErrorKind, Library, Queue};
+use diopter_rados::{Cluster, Connect, ErrorKind, Library, Pool, Queue};
 
 use crate::cluster::{Ceph, SOON, ceph, content, crashed_at_its_end};
 
 /// The shortest lease.
 pub const SHORT: Duration = Duration::from_secs(3);
+
+/// The bound of operations that fits it.
+const QUICK: Duration = Duration::from_secs(2);
 
 /// In the process that is killed: the configuration of the cluster.
 const HOLD: &str = "DIOPTER_RADOS_HOLD";
@@ -101,7 +104,8 @@ fn a_lock_that_another_client_holds_is_an_error() {
 #[test]
 fn a_lease_is_renewed_while_the_file_is_open() {
     let Some(ceph) = ceph() else { return };
-    let file = File::create(&ceph.pool(), b"renewed", Layout::default(), SHORT).unwrap();
+    let file =
+        File::create(&ceph.pool_within(QUICK), b"renewed", Layout::default(), SHORT).unwrap();
     let end = || values(&lock_of(ceph, "renewed"), "expiration").concat();
     let began = Instant::now();
     let ends = until("renewals", || {
@@ -125,7 +129,7 @@ pub fn break_lock(ceph: &Ceph, name: &str) {
 #[test]
 fn a_lock_that_was_broken_is_not_taken_again_and_nothing_is_written() {
     let Some(ceph) = ceph() else { return };
-    let pool = ceph.pool();
+    let pool = ceph.pool_within(QUICK);
     let file = File::create(&pool, b"broken", Layout::default(), SHORT).unwrap();
     file.write_at(0, b"text").unwrap();
     break_lock(ceph, "broken");
@@ -145,7 +149,8 @@ fn a_lock_that_was_broken_is_not_taken_again_and_nothing_is_written() {
 #[test]
 fn holds_a_file_until_it_is_killed() {
     let Some(conf) = std::env::var_os(HOLD) else { return };
-    let how = Connect { conf: Some(conf.into()), ..Connect::default() };
+    let conf = Some(conf.into());
+    let how = Connect { conf, operation_timeout: QUICK, ..Connect::default() };
     let cluster = Cluster::connect(&Library::load(None).unwrap(), &how).unwrap();
     let pool = cluster.pool(b"data", None).unwrap();
     let file = File::create(&pool, b"orphan", Layout::default(), SHORT).unwrap();
@@ -174,18 +179,18 @@ fn a_file_of_a_process_that_was_killed_is_removed_after_its_lease() {
     assert!(killed.elapsed() < SHORT * 3, "after {:?}", killed.elapsed());
 }
 
-/// Sends a signal to the object store of a cluster, and returns its number.
-fn signal(ceph: &Ceph, signal: &str) -> String {
-    let file = ceph.conf.with_file_name("run").join("osd.0.pid");
+/// Sends a signal to an object store of a cluster, and returns its number.
+fn signal(ceph: &Ceph, store: &str, signal: &str) -> String {
+    let file = ceph.conf.with_file_name("run").join(format!("osd.{store}.pid"));
     let pid = std::fs::read_to_string(file).unwrap().trim().to_owned();
     let status = Command::new("kill").args([signal, &pid]).status().unwrap();
     assert!(status.success());
     pid
 }
 
-/// Stops the object store: when this returns, none of its threads runs.
-fn stop(ceph: &Ceph) {
-    let threads = Path::new("/proc").join(signal(ceph, "-STOP")).join("task");
+/// Stops an object store: when this returns, none of its threads runs.
+fn stop(ceph: &Ceph, store: &str) {
+    let threads = Path::new("/proc").join(signal(ceph, store, "-STOP")).join("task");
     until("a stopped store", || {
         let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
             let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
@@ -203,19 +208,13 @@ fn without_a_reply_of_the_store_nothing_is_sent_after_the_lease_and_nothing_is_f
     }
     // A cluster that no other test uses: its store is stopped.
     let ceph = Ceph::start(&[]);
-    let connect = |seconds| {
-        let operation_timeout = Duration::from_secs(seconds);
-        let conf = Some(ceph.conf.clone());
-        let how = Connect { conf, operation_timeout, ..Connect::default() };
-        let cluster = Cluster::connect(&Library::load(None).unwrap(), &how).unwrap();
-        cluster.pool(b"data", None).unwrap()
-    };
-    let (pool, patient) = (connect(1), connect(600));
+    let pool_within = |seconds| ceph.pool_within(Duration::from_secs(seconds));
+    let (pool, patient) = (pool_within(1), pool_within(600));
     let file = File::create(&pool, b"stopped", Layout::default(), SHORT).unwrap();
     file.write_at(0, b"text").unwrap();
     let mut queue = Queue::new(&patient).unwrap();
     drop(patient);
-    stop(&ceph);
+    stop(&ceph, "0");
     queue.write(1, b"late", 0, content(1 << 20, 1)).unwrap();
     let mut timeouts = 0;
     let error = until("the end of the lease", || {
@@ -237,7 +236,7 @@ fn without_a_reply_of_the_store_nothing_is_sent_after_the_lease_and_nothing_is_f
     let began = Instant::now();
     drop(queue);
     assert!(began.elapsed() < SOON);
-    signal(&ceph, "-CONT");
+    signal(&ceph, "0", "-CONT");
     // The operation took effect on what it owned.
     let mut buffer = vec![0; 1 << 20];
     until("the late write", || (pool.read(b"late", 0, &mut buffer) == Ok(1 << 20)).then_some(()));
@@ -245,4 +244,72 @@ fn without_a_reply_of_the_store_nothing_is_sent_after_the_lease_and_nothing_is_f
     let mut text = [0; 4];
     assert_eq!(pool.read(&object_name(b"stopped", 0), 0, &mut text), Ok(4));
     assert!(&text == b"text" || &text == b"TEXT");
+}
+
+/// The number of the store that has an object.
+fn store_of(ceph: &Ceph, object: &[u8]) -> String {
+    let map = ceph.ceph(&["osd", "map", "data", std::str::from_utf8(object).unwrap()]);
+    let acting = map.split("acting ([").nth(1).expect(&map);
+    acting.chars().take_while(char::is_ascii_digit).collect()
+}
+
+#[test]
+fn no_write_is_sent_that_may_live_longer_than_the_lease() {
+    if ceph().is_none() {
+        return;
+    }
+    // The store of the lock is stopped, and that of the object goes on.
+    let ceph = Ceph::start(&["--osds=2"]);
+    let pool = ceph.pool_within(QUICK);
+    let of = |name: &str, object| store_of(&ceph, &object_name(name.as_bytes(), object));
+    let names = (0..64).map(|number| format!("apart-{number}"));
+    let name = names.into_iter().find(|name| of(name, 0) != of(name, 1)).expect("two stores");
+    let layout = Layout::new(65_536, 1, 65_536).unwrap();
+    let file = File::create(&pool, name.as_bytes(), layout, SHORT).unwrap();
+    file.write_at(65_536, b"text").unwrap();
+    stop(&ceph, &of(&name, 0));
+    // The last renewal was before this.
+    let stopped = Instant::now();
+    let mut latest = None;
+    let error = until("the end of the lease", || {
+        let began = stopped.elapsed();
+        let written = file.write_at(65_536, b"text");
+        latest = if written.is_ok() { Some(began) } else { latest };
+        written.err()
+    });
+    let ended = stopped.elapsed();
+    signal(&ceph, &of(&name, 0), "-CONT");
+    assert_eq!(error.kind(), ErrorKind::Lease, "{error}");
+    // Nothing was sent, and it was waited for a renewal while there was hope for one.
+    assert!(!error.is_unknown(), "{error}");
+    assert!(ended < SHORT + QUICK, "after {ended:?}");
+    assert!(latest.is_none_or(|began| began < SHORT - QUICK), "a write began after {latest:?}");
+}
+
+#[test]
+fn a_lease_to_write_under_fits_the_bound_of_operations() {
+    let Some(ceph) = ceph() else { return };
+    let create = |pool: Pool, name: &str| {
+        let file = File::create(&pool, name.as_bytes(), Layout::default(), SHORT).unwrap();
+        let end = values(&lock_of(ceph, name), "expiration").concat();
+        assert!(!end.is_empty(), "no holder");
+        (file, end)
+    };
+    // A lease of 30 s ends later than one of 3 s that began after it.
+    let longer = create(ceph.pool(), "fits-20");
+    let shorter = create(ceph.pool_within(QUICK), "fits-2");
+    assert!(longer.1 > shorter.1, "{} {}", longer.1, shorter.1);
+    let dir = tempfile::tempdir().unwrap();
+    let conf = dir.path().join("ceph.conf");
+    let text = std::fs::read_to_string(&ceph.conf).unwrap();
+    std::fs::write(&conf, format!("{text}\n[client]\nrados_osd_op_timeout = 3600\n")).unwrap();
+    let how = Connect { conf: Some(conf), ..Connect::default() };
+    let cluster = Cluster::connect(&Library::load(None).unwrap(), &how).unwrap();
+    let pool = cluster.pool(b"data", None).unwrap();
+    drop(longer);
+    let open = |access| File::open(&pool, b"fits-20", &Open::new(access));
+    let error = open(Access::Write).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("rados_osd_op_timeout"), "{error}");
+    assert_eq!(open(Access::Read).unwrap().size().unwrap(), 0);
 }

@@ -62,8 +62,8 @@ fn what_another_made_under_the_name_is_neither_removed_nor_completed_nor_written
             ("completed", |file| file.complete()),
             // Longer than both are.
             ("written", |file| file.write_at(2, b"mixed")),
-            ("longer", |file| file.set_len(100)),
-            ("shorter", |file| file.set_len(1)),
+            ("longer", |file| file.set_len(100, &|| true)),
+            ("shorter", |file| file.set_len(1, &|| true)),
         ];
         for (what, attempt) in attempts {
             let name = format!("{name}-{what}");

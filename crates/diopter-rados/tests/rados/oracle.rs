@@ -113,7 +113,7 @@ impl Pair {
 
     fn set_len(&mut self, size: u64) -> String {
         let size = size.min(SIZE_MAX);
-        self.file.set_len(size).unwrap();
+        self.file.set_len(size, &|| true).unwrap();
         self.model.resize(usize::try_from(size).unwrap(), 0);
         format!("set the length to {size}")
     }

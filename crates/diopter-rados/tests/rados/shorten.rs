@@ -1,13 +1,14 @@
 //! Truncation and removal: what is left, whom the lock keeps out, and an end in the middle.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
 use diopter_rados::striper::{Access, File, Layout, Open, object_name};
-use diopter_rados::{Cluster, Connect, Library, Pool};
+use diopter_rados::{Cluster, Connect, ErrorKind, Library, Pool};
 
 use crate::cluster::{Ceph, ceph, content};
-use crate::locks::{first, lock_of, until, values};
+use crate::locks::{break_lock, first, lock_of, until, values};
 
 const KIB: u64 = 1 << 10;
 
@@ -72,7 +73,7 @@ fn a_file_is_truncated_as_the_tool_does_it() {
         file.write_at(0, &bytes).unwrap();
         create(&pool, &theirs, layout).write_at(0, &bytes).unwrap();
         for size in [1_500_000, 1_400_001, 786_432, 786_431, 400_000, 65_536, 5, 1, 0, 200_000] {
-            file.set_len(size).unwrap();
+            file.set_len(size, &|| true).unwrap();
             ceph.must(&["--striper", "truncate", &theirs, &size.to_string()]);
             bytes.resize(usize::try_from(size).unwrap(), 0);
             assert!(read_all(&file) == bytes, "{number} {size}");
@@ -96,16 +97,16 @@ fn a_file_that_another_has_open_is_neither_truncated_nor_removed() {
     let mut file = create(&pool, "busy", &Layout::default());
     file.write_at(0, b"a text").unwrap();
     let reader = open(&pool, "busy", Access::Read);
-    assert_eq!(file.set_len(2).unwrap_err().errno(), Some(libc::EBUSY));
+    assert_eq!(file.set_len(2, &|| true).unwrap_err().errno(), Some(libc::EBUSY));
     // It was not changed, and can be.
     assert_eq!(file.size().unwrap(), 6);
     file.write_at(6, b" more").unwrap();
-    file.set_len(20).unwrap();
+    file.set_len(20, &|| true).unwrap();
     let error = open(&pool, "busy", Access::Write).remove(&|| true).unwrap_err();
     assert_eq!(error.errno(), Some(libc::EBUSY));
     assert_eq!(read_all(&reader), b"a text more\0\0\0\0\0\0\0\0\0");
     drop(reader);
-    file.set_len(2).unwrap();
+    file.set_len(2, &|| true).unwrap();
     // Shared again, with the tag of the tool.
     let info = lock_of(ceph, "busy");
     assert_eq!((values(&info, "type"), values(&info, "tag")), (vec!["shared"], vec!["Tag"]));
@@ -140,7 +141,8 @@ fn all_objects_are_removed_holes_or_not() {
     file.write_at(0, &content(500_000, 1)).unwrap();
     file.write_at(3_000_000, b"end").unwrap();
     file.remove(&|| true).unwrap();
-    let all = String::from_utf8(ceph.must(&["ls"])).unwrap();
+    // Other tests have names that are not UTF-8.
+    let all = String::from_utf8_lossy(&ceph.must(&["ls"])).into_owned();
     assert!(all.lines().all(|object| !object.starts_with("removed.")), "{all}");
     // The name is free.
     drop(create(&pool, "removed", &layout));
@@ -150,11 +152,12 @@ fn all_objects_are_removed_holes_or_not() {
 #[test]
 fn truncates_until_it_is_killed() {
     let Some(conf) = std::env::var_os(TRUNCATE) else { return };
-    let how = Connect { conf: Some(conf.into()), ..Connect::default() };
+    let operation_timeout = std::time::Duration::from_secs(2);
+    let how = Connect { conf: Some(conf.into()), operation_timeout, ..Connect::default() };
     let cluster = Cluster::connect(&Library::load(None).unwrap(), &how).unwrap();
     let pool = cluster.pool(b"data", None).unwrap();
     let how = Open { access: Access::Write, lease: std::time::Duration::from_secs(3) };
-    File::open(&pool, b"halved", &how).unwrap().set_len(1).unwrap();
+    File::open(&pool, b"halved", &how).unwrap().set_len(1, &|| true).unwrap();
 }
 
 #[test]
@@ -191,7 +194,8 @@ fn a_truncation_that_is_killed_leaves_a_shorter_file() {
         let is_there = *unit == bytes[at..at + unit.len()];
         assert!(is_there || unit.iter().all(|byte| *byte == 0), "byte {at} of {left}");
     }
-    let all = String::from_utf8(ceph.must(&["ls"])).unwrap();
+    // Other tests have names that are not UTF-8.
+    let all = String::from_utf8_lossy(&ceph.must(&["ls"])).into_owned();
     let past = |object: &&str| object > &&*last_object(&layout, left);
     let over: Vec<&str> =
         all.lines().filter(|object| object.starts_with("halved.")).filter(past).collect();
@@ -205,4 +209,42 @@ fn a_truncation_that_is_killed_leaves_a_shorter_file() {
 /// The name of the last object of a file of this size.
 fn last_object(layout: &Layout, size: u64) -> String {
     String::from_utf8(object_name(b"halved", layout.objects(size) - 1)).unwrap()
+}
+
+#[test]
+fn a_truncation_stops_within_a_set_of_many_objects() {
+    let Some(ceph) = ceph() else { return };
+    let pool = ceph.pool();
+    let layout = Layout::new(64 * KIB, 1 << 20, 64 * KIB).unwrap();
+    let mut file = create(&pool, "hostile", &layout);
+    file.set_len(64 << 30, &|| true).unwrap();
+    let asked = Cell::new(0);
+    let goes_on = || {
+        asked.set(asked.get() + 1);
+        asked.get() <= 100
+    };
+    let error = file.set_len(1, &goes_on).unwrap_err();
+    assert_eq!((error.errno(), asked.get()), (Some(libc::EINTR), 101), "{error}");
+    // The lock is shared again.
+    let other = open(&pool, "hostile", Access::Read);
+    assert_eq!(other.size().unwrap(), 64 << 30);
+    drop(other);
+    asked.set(0);
+    assert_eq!(file.remove(&goes_on).unwrap_err().errno(), Some(libc::EINTR));
+}
+
+#[test]
+fn the_first_object_is_truncated_only_under_the_lock() {
+    let Some(ceph) = ceph() else { return };
+    let pool = ceph.pool();
+    let mut file = create(&pool, "fenced", &Layout::default());
+    file.write_at(0, b"a text").unwrap();
+    let goes_on = || {
+        // Lost, which this client does not know.
+        break_lock(ceph, "fenced");
+        true
+    };
+    let error = file.set_len(2, &goes_on).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lease, "{error}");
+    assert_eq!(pool.stat(&object_name(b"fenced", 0)).unwrap().size, 6);
 }
