@@ -278,6 +278,9 @@ impl IoError {
         match self.kind {
             IoErrorKind::NoSpace => "free space on the file system, or raise the quota",
             IoErrorKind::OutOfMemory => "raise the memory limit or lower the depth",
+            IoErrorKind::Busy if self.errno == Errno::ETIMEDOUT => {
+                "no reply in time, and a write may still take effect: check the device or cluster"
+            }
             IoErrorKind::Busy => {
                 "other writes to these blocks are in flight: take their results, check the device"
             }
@@ -364,4 +367,16 @@ impl std::error::Error for BackendError {}
 
 pub fn with_remedy(f: &mut fmt::Formatter<'_>, remedy: &str) -> fmt::Result {
     if remedy.is_empty() { Ok(()) } else { write!(f, "; {remedy}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_has_another_remedy_than_blocks_that_are_written() {
+        let text = |errno| IoError::new(errno, FileRange::new(0, 1), "write").to_string();
+        assert!(text(Errno::ETIMEDOUT).contains("may still take effect"));
+        assert!(text(Errno::EBUSY).contains("other writes to these blocks"));
+    }
 }
