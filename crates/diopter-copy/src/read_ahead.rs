@@ -129,7 +129,7 @@ fn read_chunks(
             if next.offset >= size {
                 return;
             }
-            // First the memory: whoever has the earliest offset can read it.
+            // First the memory: the thread with the earliest offset can read.
             let Ok(memory) = next.idle.recv() else { return };
             let (offset, length) = (next.offset, length_at(next.offset, size));
             next.offset += length as u64;

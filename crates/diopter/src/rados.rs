@@ -29,7 +29,6 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use diopter_core::completion::Completion;
@@ -38,6 +37,7 @@ use diopter_core::engine::target::TargetRef;
 use diopter_core::error::BackendError;
 use diopter_core::policy::Policies;
 use diopter_core::request::{FinishedRequest, Refused, Request, RequestId};
+use diopter_core::sync::Arc;
 use diopter_os::Errno;
 use diopter_rados::backend;
 

@@ -225,7 +225,7 @@ impl Source {
         }
     }
 
-    /// Lets the lock of the file end by itself, which nothing else would after its bios were left to
+    /// Lets the lock of the file end by itself, as nothing closes a file whose bios were left to
     /// their slab.
     pub fn give_up(&self) {
         if let Source::Column { file, .. } = self {

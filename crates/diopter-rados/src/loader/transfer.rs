@@ -270,7 +270,7 @@ impl Transfers {
         self.unsent.push_back(flight);
     }
 
-    /// Sends parts while the connection has room for them: librados blocks a caller that sends more.
+    /// Sends parts while the connection has room: librados blocks a caller that sends more.
     /// `part` returns the part of a bio that begins at one of its bytes; `None` for one that must
     /// not be sent yet, or the code of the error for which it must not be sent at all.
     ///

@@ -351,7 +351,8 @@ fn a_dropped_engine_waits_for_its_parts_and_leaves_no_lock() {
 #[test]
 fn parts_that_are_not_sent_are_not_sent_after_the_lock_is_lost() {
     let Some(ceph) = ceph() else { return };
-    let pool = slow_pool(ceph, "slow-late.conf", "objecter_inflight_ops = 8");
+    let pool =
+        slow_pool(ceph, "slow-late.conf", "objecter_inflight_ops = 4\nrados_osd_op_timeout = 2");
     let layout = Layout::new(65_536, 1, 65_536).unwrap();
     let mut file = File::create(&pool, b"late", layout, SHORT).unwrap();
     file.set_len(MANY_BYTES as u64, &|| true).unwrap();
@@ -373,7 +374,7 @@ fn parts_that_are_not_sent_are_not_sent_after_the_lock_is_lost() {
     let done = done.or_else(|| engine.wait(SOON).unwrap()).unwrap();
     assert_eq!(done.result.as_ref().unwrap_err().errno, Errno::ETIMEDOUT);
     assert!(done.outcome().ranges().iter().any(|part| part.state == RangeState::Unknown));
-    assert!(known < MANY, "the write was over before the lock was lost");
+    assert!(known < MANY, "the write ended before the lock was lost");
     assert!(count() <= known + 8, "{} objects, {known} when it was known", count());
 }
 

@@ -13,7 +13,7 @@ pub struct Servers {
     pub slow: BTreeSet<usize>,
     /// Servers that do not reply.
     pub dead: BTreeSet<usize>,
-    /// Time after which a client gives up a bio without a reply, with `ETIMEDOUT`.
+    /// Time after which a bio without a reply fails with `ETIMEDOUT`.
     pub patience: Duration,
 }
 
