@@ -140,18 +140,40 @@ fn memory_of(done: FinishedRequest) -> Vec<u8> {
     done.memory.expect("it comes back")[..].to_vec()
 }
 
+/// The names of a target's objects: plain ones, or a striped one.
+enum Made {
+    Plain(Vec<Vec<u8>>),
+    Striped(Vec<u8>),
+}
+
+impl Made {
+    /// Removes them: the stores of the tests are small.
+    fn remove(self, pool: &Pool) {
+        match self {
+            Made::Plain(names) => names.iter().for_each(|name| drop(pool.remove(name))),
+            Made::Striped(name) => {
+                let file = File::open(pool, &name, &Open::new(Access::Write)).unwrap();
+                file.remove(&|| true).unwrap();
+            }
+        }
+    }
+}
+
 /// A target of a random kind and layout.
-fn random_target(pool: &Pool, number: u64, random: &mut Random) -> TargetRef {
+fn random_target(pool: &Pool, number: u64, random: &mut Random) -> (TargetRef, Made) {
     let count = 1 + random.below(4);
     if random.below(2) == 0 {
         let striping = Striping::new(1 << (9 + random.below(9)), in_memory(count)).unwrap();
-        let object = |part| Object::whole(pool, format!("raw-{number}-{part}").as_bytes()).unwrap();
-        return target_of_objects((0..count).map(object).collect(), striping);
+        let name = |part| format!("raw-{number}-{part}").into_bytes();
+        let names: Vec<Vec<u8>> = (0..count).map(name).collect();
+        let objects = names.iter().map(|name| Object::whole(pool, name).unwrap());
+        return (target_of_objects(objects.collect(), striping), Made::Plain(names));
     }
     let unit = 65_536 << random.below(2);
     let layout = Layout::new(unit, count, unit * (1 + random.below(4))).unwrap();
     let name = format!("engine-{number}").into_bytes();
-    target(&Arc::new(create(pool, &name, layout))).unwrap()
+    let target = target(&Arc::new(create(pool, &name, layout))).unwrap();
+    (target, Made::Striped(name))
 }
 
 fn create(pool: &Pool, name: &[u8], layout: Layout) -> File {
@@ -173,11 +195,13 @@ fn random_requests_at_once_have_the_results_of_a_file_in_memory() {
     });
     for file in 0..requests() / REQUESTS_OF_FILE {
         let engine = &engines[in_memory(random.below(3))];
-        let mut pair = Pair::new(engine, random_target(&pool, file, &mut random));
+        let (target, made) = random_target(&pool, file, &mut random);
+        let mut pair = Pair::new(engine, target);
         for _ in 0..REQUESTS_OF_FILE {
             pair.step(&mut random);
         }
         pair.compare();
+        made.remove(&pool);
     }
     println!("TRIED rados-engine: {} requests", requests());
 }
