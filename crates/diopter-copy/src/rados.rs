@@ -307,33 +307,43 @@ fn pass(
             Sink::None | Sink::Here(_) => None,
         };
         let mut reached = 0;
-        while !behind.as_ref().is_some_and(WriteBehind::has_failed)
-            && let Some(chunk) = ahead.next()?
-        {
-            session.check_stop()?;
-            let (end, length) = (chunk.end(), len_of(chunk.length));
-            if let Some(hash) = &mut hash {
-                hash.update(chunk.offset, chunk.bytes());
-            }
-            if let Some(behind) = &behind {
-                behind.put(chunk);
-                let written = behind.written();
-                session.observer().moved(written - reached);
-                session.observer().reached(written);
-                reached = written;
-            } else {
-                if let Sink::Here(write) = sink {
-                    write(chunk.offset, chunk.bytes())?;
-                }
-                ahead.give_back(chunk);
-                session.observer().moved(length);
-                session.observer().reached(end);
-            }
-            session.pace().pay(length);
-            while !session.pace().is_paid() {
+        let mut pass_on = || -> Step<()> {
+            while !behind.as_ref().is_some_and(WriteBehind::has_failed)
+                && let Some(chunk) = ahead.next()?
+            {
                 session.check_stop()?;
-                session.pace().wait();
+                let (end, length) = (chunk.end(), len_of(chunk.length));
+                if let Some(hash) = &mut hash {
+                    hash.update(chunk.offset, chunk.bytes());
+                }
+                if let Some(behind) = &behind {
+                    behind.put(chunk);
+                    let written = behind.written();
+                    session.observer().moved(written - reached);
+                    session.observer().reached(written);
+                    reached = written;
+                } else {
+                    if let Sink::Here(write) = sink {
+                        write(chunk.offset, chunk.bytes())?;
+                    }
+                    ahead.give_back(chunk);
+                    session.observer().moved(length);
+                    session.observer().reached(end);
+                }
+                session.pace().pay(length);
+                while !session.pace().is_paid() {
+                    session.check_stop()?;
+                    session.pace().wait();
+                }
             }
+            Ok(())
+        };
+        if let Err(stop) = pass_on() {
+            // A write that may take effect later is reported next to the reason for the end.
+            if let Some(unknown) = behind.and_then(WriteBehind::abandon) {
+                session.note_failure(&unknown);
+            }
+            return Err(stop);
         }
         if let Some(behind) = behind {
             let written = behind.finish()?;

@@ -1,6 +1,7 @@
 //! Reads of one file or striped object, chunk by chunk, on threads that are ahead of their user.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,7 +79,9 @@ impl ReadAhead {
         for _ in 0..chunks.min(threads) {
             let (next, give) = (Arc::clone(&next), give.clone());
             let thread = Builder::new().name("diopter-ahead".to_owned());
-            let started = thread.spawn_scoped(scope, move || read_chunks(size, read, &next, &give));
+            let of = path.to_owned();
+            let run = move || read_chunks((&of, size), read, &next, &give);
+            let started = thread.spawn_scoped(scope, run);
             started.map_err(|error| Failure::of_io("starting a thread for", path, &error))?;
         }
         Ok(ReadAhead { size, position: 0, taken, early: BTreeMap::new(), memory })
@@ -118,7 +121,7 @@ pub fn length_at(offset: u64, size: u64) -> usize {
 }
 
 fn read_chunks(
-    size: u64,
+    (path, size): (&Path, u64),
     read: &Read<'_>,
     next: &Mutex<Next>,
     give: &Sender<Result<Chunk, Failure>>,
@@ -135,10 +138,86 @@ fn read_chunks(
             next.offset += length as u64;
             (offset, length, memory)
         };
-        let done = read(offset, &mut memory[..length]);
+        let read = || read(offset, &mut memory[..length]);
+        let done = match catch_unwind(AssertUnwindSafe(read)) {
+            Ok(done) => done,
+            Err(panic) => {
+                // The user waits for this chunk.
+                let failure = Failure::of_rule("reading", path, "its thread panicked", "report it");
+                give.send(Err(failure)).unwrap_or(());
+                resume_unwind(panic);
+            }
+        };
         let is_last = done.is_err();
         if give.send(done.map(|()| Chunk { offset, length, memory })).is_err() || is_last {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    const CHUNKS: u64 = 12;
+    const SIZE: u64 = CHUNKS * CHUNK as u64 - 5;
+
+    /// Reads all, and returns the offsets and the last failure.
+    fn offsets(read: &Read<'_>, threads: usize) -> (Vec<u64>, Option<Failure>) {
+        thread::scope(|scope| {
+            let of = (Path::new("file"), SIZE);
+            let mut ahead = ReadAhead::start(scope, of, read, (threads, 0)).unwrap();
+            let mut offsets = Vec::new();
+            loop {
+                match ahead.next() {
+                    Ok(Some(chunk)) => {
+                        assert!(chunk.bytes().iter().all(|byte| *byte == 7));
+                        offsets.push(chunk.offset);
+                        ahead.give_back(chunk);
+                    }
+                    Ok(None) => return (offsets, None),
+                    Err(failure) => return (offsets, Some(failure)),
+                }
+            }
+        })
+    }
+
+    #[test]
+    fn chunks_come_in_order_whichever_is_read_first() {
+        let both = Barrier::new(2);
+        let read = |offset, chunk: &mut [u8]| {
+            chunk.fill(7);
+            // The second one is read before the first.
+            if offset <= CHUNK as u64 {
+                both.wait();
+            }
+            Ok(())
+        };
+        let expected: Vec<u64> = (0..CHUNKS).map(|chunk| chunk * CHUNK as u64).collect();
+        assert_eq!(offsets(&read, 2), (expected, None));
+    }
+
+    #[test]
+    fn a_failed_read_and_a_panic_end_the_pass() {
+        let failing = 5 * CHUNK as u64;
+        let read = |offset, chunk: &mut [u8]| {
+            chunk.fill(7);
+            match offset == failing {
+                true => Err(Failure::of_rule("reading", Path::new("file"), "a cause", "none")),
+                false => Ok(()),
+            }
+        };
+        let (offsets_read, failure) = offsets(&read, 3);
+        assert!(offsets_read.len() <= 5 && failure.expect("it failed").cause == "a cause");
+        let panics = |offset, chunk: &mut [u8]| {
+            chunk.fill(7);
+            assert!(offset != failing, "on purpose");
+            Ok(())
+        };
+        // The scope passes the panic on, after everything else.
+        assert!(catch_unwind(AssertUnwindSafe(|| offsets(&panics, 3))).is_err());
     }
 }

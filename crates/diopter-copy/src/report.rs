@@ -276,7 +276,11 @@ impl Report {
         let verified = self.verified.iter().map(|entry| entry.path.len());
         let failures = self.failures.iter().map(|entry| entry.path.len());
         let left = self.left.iter().map(String::len);
-        let listed_bytes = verified.chain(failures).chain(left).sum();
+        let has_room = (!other.verified.is_empty() && self.verified.len() < LIST_LENGTH_MAX)
+            || (!other.failures.is_empty() && self.failures.len() < LIST_LENGTH_MAX)
+            || (!other.left.is_empty() && self.left.len() < LIST_LENGTH_MAX);
+        // Of many reports with nothing to list, or to full lists, the sum is not needed.
+        let listed_bytes = if has_room { verified.chain(failures).chain(left).sum() } else { 0 };
         let mut room = Room { listed_bytes, left_out: self.left_out + other.left_out };
         room.append(&mut self.verified, other.verified, |entry| &entry.path);
         room.append(&mut self.failures, other.failures, |entry| &entry.path);

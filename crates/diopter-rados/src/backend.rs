@@ -4,7 +4,7 @@
 mod object;
 mod sizer;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -35,13 +35,26 @@ pub struct Rados {
     over: Vec<FinishedBio>,
     /// Bios that wait for the size of their file to be known or raised.
     waiting: HashMap<Key, Waiting>,
+    /// The files, by their addresses, whose locks must be renewed before more is sent.
+    renewals: HashSet<usize>,
     /// `None` until a bio waits.
     sizer: Option<Sizer>,
 }
 
-/// The address of a file, and true for its writes: a read does not fail because a size could not be
-/// raised.
-type Key = (usize, bool);
+/// The address of a file, and the purpose of a question about it: a read does not fail because a
+/// size could not be raised.
+type Key = (usize, Purpose);
+
+/// The purpose of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Purpose {
+    /// The size for reads.
+    Read,
+    /// The size raised for writes.
+    Write,
+    /// A lock that is held for long enough to send more parts of writes.
+    Renewal,
+}
 
 /// The bios of a file whose size is being asked for, or those for which it is being raised. There
 /// is one such question at a time; those that come meanwhile share the next one.
@@ -74,6 +87,7 @@ impl Rados {
             transfers: Transfers::new()?,
             over: Vec::new(),
             waiting: HashMap::new(),
+            renewals: HashSet::new(),
             sizer: None,
         })
     }
@@ -103,7 +117,8 @@ impl Rados {
 
     /// Lets a bio wait for the size of its file.
     fn ask(&mut self, file: &Arc<File>, bio: HeldBio) {
-        let key = (Arc::as_ptr(file).addr(), bio.spec().op == Op::Write);
+        let is_write = bio.spec().op == Op::Write;
+        let key = (address(file), if is_write { Purpose::Write } else { Purpose::Read });
         let waiting = self.waiting.entry(key).or_insert_with(|| Waiting {
             file: Arc::clone(file),
             asked: Vec::new(),
@@ -135,6 +150,10 @@ impl Rados {
         let mut has_some = false;
         while let Some((key, reply)) = self.sizer.as_mut().and_then(Sizer::take) {
             has_some = true;
+            if key.1 == Purpose::Renewal {
+                self.renewals.remove(&key.0);
+                continue;
+            }
             let Some(waiting) = self.waiting.get_mut(&key) else { continue };
             let asked = std::mem::take(&mut waiting.asked);
             if waiting.next.is_empty() {
@@ -159,13 +178,22 @@ impl Rados {
 
     /// Sends parts of what has started, as far as the connection has room.
     fn send(&mut self) {
-        let slab = &self.slab;
+        let (slab, mut held_up) = (&self.slab, Vec::new());
         self.transfers.send(|bio, bytes| {
             let object = slab.object(bio.id());
             let source = object.as_ref().and_then(|it| it.as_remote::<Source>());
             let part = source.ok_or(Errno::EBADF).and_then(|it| it.part(&bio.spec(), bytes));
+            if let (Ok(None), Some(file)) = (&part, source.and_then(Source::file)) {
+                held_up.push(Arc::clone(file));
+            }
             part.map_err(|errno| -errno.raw())
         });
+        for file in held_up {
+            if self.renewals.insert(address(&file)) {
+                let sizer = self.sizer.get_or_insert_with(|| Sizer::new(self.transfers.waker()));
+                sizer.ask((address(&file), Purpose::Renewal), file, 0);
+            }
+        }
     }
 
     /// Ends the bios that were transferred.
@@ -212,6 +240,10 @@ impl Rados {
             None => self.over.push(bio.finish(Err(Errno::EBADF))),
         }
     }
+}
+
+fn address(file: &Arc<File>) -> usize {
+    Arc::as_ptr(file).addr()
 }
 
 /// Ends a bio of which no part is in flight.
@@ -279,9 +311,7 @@ impl Backend for Rados {
             && self.held > 0
             && done.len() == before
         {
-            // Nothing signals that a lock was renewed.
-            let is_held_up = self.transfers.has_unsent();
-            self.transfers.wait(if is_held_up { time.min(WAIT_SLICE) } else { time });
+            self.transfers.wait(time);
             self.advance(done);
         }
         Ok(())

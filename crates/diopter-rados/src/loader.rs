@@ -21,5 +21,6 @@ pub use library::Library;
 pub(crate) use pool::check_name;
 pub use pool::{Pool, Stat};
 pub use queue::{Completed, Queue};
+pub(crate) use room::RoomTaken;
 pub(crate) use transfer::{Part, Transferred, Transfers, Waker};
 pub use write_op::WriteOp;

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub use attributes::{Attributes, Layout};
 
 use crate::error::{Error, ErrorKind, shown};
-use crate::loader::{Completed, Pool, Queue, WriteOp};
+use crate::loader::{Completed, Pool, Queue, RoomTaken, WriteOp};
 use extents::Extent;
 pub(crate) use extents::OPERATION_BYTES_MAX;
 use lease::Lease;
@@ -327,6 +327,8 @@ impl File {
         self.make_ready(true, end)?;
         let extents = extents::of(&self.layout, offset, bytes.len());
         if let Some(only) = single(&extents) {
+            let _room = self.pool.wait_for_room(bytes.len() as u64);
+            lease.wait_to_write()?;
             self.pool.write(&self.object(only), only.offset, bytes)?;
             return lease.prove().map_err(Error::unknown);
         }
@@ -378,6 +380,10 @@ impl File {
     fn grow(&self, lease: &Lease, end: u64) -> Result<(), Error> {
         // One thread at a time: the others find that it is raised.
         let _one = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        if end > self.size.load(Ordering::Relaxed) {
+            // The wait for the others may have taken long.
+            lease.prove()?;
+        }
         let mut size = self.size.load(Ordering::Relaxed);
         let mut text = size.to_string().into_bytes();
         for _ in 0..GROW_ATTEMPTS {
@@ -411,22 +417,41 @@ impl File {
         let idle = self.queues.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut queue = idle.map_or_else(|| Queue::new(&self.pool), Ok)?;
         let mut result = Ok(());
+        // The room of each operation is given back with its end.
+        let mut rooms: Vec<Option<RoomTaken>> = Vec::with_capacity(extents.len());
+        let mut end_one = |queue: &mut Queue, rooms: &mut [Option<RoomTaken>]| {
+            let completed = queue.wait(None)?;
+            let index = usize::try_from(completed.token).unwrap_or(usize::MAX);
+            drop(rooms.get_mut(index).and_then(Option::take));
+            Some(extents.get(index).map_or(Ok(()), |extent| finish(extent, completed)))
+        };
         for (token, extent) in (0..).zip(extents) {
-            result = start(&mut queue, token, extent);
+            // What librados would hold back is not sent yet: its time would not count.
+            let mut room = self.pool.room_for(extent.length as u64, queue.in_flight() == 0);
+            while room.is_none() {
+                let ended = end_one(&mut queue, &mut rooms).unwrap_or(Ok(()));
+                result = both(result, ended);
+                room = self.pool.room_for(extent.length as u64, queue.in_flight() == 0);
+            }
+            rooms.push(room);
+            result = result.and_then(|()| start(&mut queue, token, extent));
             if result.is_err() {
                 break;
             }
         }
-        while let Some(completed) = queue.wait(None) {
-            let index = usize::try_from(completed.token).unwrap_or(usize::MAX);
-            let finished = extents.get(index).map_or(Ok(()), |extent| finish(extent, completed));
-            result = match (result, finished) {
-                (Err(first), Err(next)) => Err(first.with(&next)),
-                (first, next) => first.and(next),
-            };
+        while let Some(ended) = end_one(&mut queue, &mut rooms) {
+            result = both(result, ended);
         }
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).push(queue);
         result
+    }
+}
+
+/// Returns the first error, with an unknown outcome if either has one.
+fn both(first: Result<(), Error>, next: Result<(), Error>) -> Result<(), Error> {
+    match (first, next) {
+        (Err(first), Err(next)) => Err(first.with(&next)),
+        (first, next) => first.and(next),
     }
 }
 

@@ -152,6 +152,14 @@ impl Source {
         })
     }
 
+    /// Returns the file of a column.
+    pub fn file(&self) -> Option<&Arc<File>> {
+        match self {
+            Source::Whole { .. } => None,
+            Source::Column { file, .. } => Some(file),
+        }
+    }
+
     /// Returns the end of a bio in its file; 0 for a whole object.
     pub fn end(&self, spec: &BioSpec) -> u64 {
         match self {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::cluster::{Cluster, Connection};
 use super::library::{Functions, Handle, c_string, changed, checked};
-use super::room::Room;
+use super::room::{Room, RoomTaken};
 use super::write_op::WriteOp;
 use crate::error::{Error, shown};
 
@@ -162,6 +162,20 @@ impl Pool {
     /// if it may wait for ever.
     pub(crate) fn operation_timeout(&self) -> Option<Duration> {
         self.shared.connection.operation_timeout
+    }
+
+    /// Takes room for an operation of so many bytes on the connection; `None` if there is none,
+    /// unless it must be had.
+    pub(crate) fn room_for(&self, bytes: u64, must: bool) -> Option<RoomTaken> {
+        let room = self.shared.room();
+        room.take(bytes, must).then(|| RoomTaken::new(room, bytes))
+    }
+
+    /// Waits for room for an operation of so many bytes: as long as operations of others take.
+    pub(crate) fn wait_for_room(&self, bytes: u64) -> RoomTaken {
+        let room = self.shared.room();
+        room.wait(bytes);
+        RoomTaken::new(room, bytes)
     }
 
     /// Returns an operation without steps.

@@ -280,6 +280,7 @@ impl Transfers {
         &mut self,
         mut part: impl FnMut(&HeldBio, Range<usize>) -> Result<Option<Part>, c_int>,
     ) {
+        let mut held_up = VecDeque::new();
         while let Some(place) = self.unsent.front().copied() {
             let flight = self.flights[place].as_mut().expect("it has unsent parts");
             if flight.next == flight.transferred.bytes {
@@ -292,8 +293,14 @@ impl Transfers {
                 continue;
             }
             let unsent = flight.next..flight.transferred.bytes;
-            let sent = part(&flight.transferred.bio, unsent).and_then(|part| {
-                let Some(part) = part else { return Ok(None) };
+            let part = part(&flight.transferred.bio, unsent);
+            if matches!(part, Ok(None)) {
+                // Others need not wait for it.
+                held_up.extend(self.unsent.pop_front());
+                continue;
+            }
+            let sent = part.and_then(|part| {
+                let part = part.expect("there is one");
                 let bytes = part.bytes.len() as u64;
                 // Without anything in flight nothing would end the wait for room.
                 if !part.pool.shared.room().take(bytes, self.in_flight == 0) {
@@ -305,7 +312,7 @@ impl Transfers {
                 started.inspect_err(|_| room.give_back(bytes)).map(|()| Some(end))
             });
             match sent {
-                Ok(None) => return,
+                Ok(None) => break,
                 Ok(Some(end)) => {
                     flight.left += 1;
                     flight.next = end;
@@ -315,12 +322,8 @@ impl Transfers {
                 Err(code) => flight.fail(code),
             }
         }
-    }
-
-    /// Returns true if there are parts to send.
-    #[must_use]
-    pub fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty()
+        held_up.append(&mut self.unsent);
+        self.unsent = held_up;
     }
 
     /// Returns true if a bio can be taken at once.

@@ -202,6 +202,7 @@ impl Lease {
     pub fn give_up(&self) {
         let why = Error::new(ErrorKind::Lease, "its owner gave it up");
         self.held.state().lost.get_or_insert(why);
+        self.held.changed.notify_all();
     }
 
     /// Returns true if the lease has not run out.
@@ -235,7 +236,10 @@ impl Lease {
             }
             if !state.is_held(now, Duration::ZERO) {
                 drop(state);
-                return self.prove();
+                // A renewal may have come meanwhile.
+                self.prove()?;
+                state = self.held.state();
+                continue;
             }
             let left = state.until.saturating_sub(now);
             let waited = self.held.changed.wait_timeout(state, left);

@@ -59,6 +59,10 @@ impl Objects {
                 let name = name.escape_ascii();
                 return Err(Trouble::Run(format!("object `{name}` exists; name another NAME")));
             }
+            Err(error) if error.is_unknown() => {
+                let name = name.escape_ascii();
+                return Err(Trouble::Run(format!("{error}; object `{name}` may be left")));
+            }
             Err(error) => return Err(Trouble::Run(error.to_string())),
         }
         Ok(())
