@@ -35,7 +35,7 @@ impl Drop for RoomTaken {
 
 impl Room {
     /// Takes the values of the options `objecter_inflight_ops` and `objecter_inflight_op_bytes`, of
-    /// which 0 is no bound.
+    /// which 0 means unbounded.
     pub fn new(options: [Option<u64>; 2]) -> Room {
         let of = |option: Option<u64>, default: u64| {
             let option = option.filter(|option| *option > 0);
@@ -100,7 +100,7 @@ mod tests {
         let room = Room::new([None, None]);
         assert!(room.take(64 << 20, false) && !room.take(64 << 20, false));
         let unbounded = Room::new([Some(0), Some(0)]);
-        assert!((0..100).all(|_| unbounded.take(1, false)), "0 is no bound of librados");
+        assert!((0..100).all(|_| unbounded.take(1, false)), "0 means unbounded");
     }
 
     #[test]
