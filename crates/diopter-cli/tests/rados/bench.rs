@@ -76,7 +76,10 @@ fn objects_that_a_dead_cluster_keeps_are_reported_after_one_wait() {
     let conf = conf.replacen("[global]\n", "[global]\nrados osd op timeout = 3\n", 1);
     std::fs::write(&ceph.conf, conf).unwrap();
     let arguments = ["bench", "--stripes=16x64k", "--runtime=100s", "--size=1M", "rados:data/dead"];
+    let dir = tempfile::tempdir().unwrap();
     let mut command = dio(&ceph, &arguments);
+    // Where the result goes.
+    command.current_dir(dir.path());
     let bench = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let until = Instant::now() + SOON;
     while objects(&ceph, "dead") < 16 {
