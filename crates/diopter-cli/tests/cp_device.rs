@@ -116,7 +116,7 @@ fn a_copy_is_resumed_on_an_xfs_without_room_for_a_second_one() {
     let (_dir, source) = source_of(SLOW_BYTES);
     let free = rustix::fs::statvfs(disk.path()).unwrap();
     let free = free.f_bavail * free.f_frsize;
-    // With the interrupted copy, there is no room for another.
+    // The interrupted copy takes the room of another.
     let filler = File::create(disk.path().join("filler")).unwrap();
     let bytes = free.checked_sub(SLOW_BYTES + SLOW_BYTES / 2).expect("a copy fits");
     diopter_os::space::fallocate_extend(filler.as_fd(), 0, bytes).unwrap();

@@ -190,9 +190,18 @@ mod tests {
         let known = |_, _: &[u8]| Err(failure(false));
         assert_eq!(finished(&known, 1, false), Err(failure(false)));
         assert_eq!(finished(&known, 1, true), Ok(0));
-        let unknown = |_, _: &[u8]| Err(failure(true));
-        // An abandoned chunk may not have begun.
-        assert!([Ok(0), Err(failure(true))].contains(&finished(&unknown, 1, true)));
+        let unknown = |_, _: &[u8]| {
+            both.wait();
+            Err(failure(true))
+        };
+        thread::scope(|scope| {
+            let (memory, _given_back) = channel();
+            let behind = WriteBehind::start(scope, Path::new("object"), &unknown, &memory).unwrap();
+            behind.put(Chunk { offset: 0, length: 1, memory: IoBuf::new(1).unwrap() });
+            // It has begun.
+            both.wait();
+            assert_eq!(behind.abandon(), Some(failure(true)));
+        });
     }
 
     #[test]

@@ -315,7 +315,7 @@ impl BackingObject for Object {
     }
 
     fn buffered(&self) -> Result<&OpenObject, Errno> {
-        // There is no page cache.
+        // Objects have no page cache.
         Ok(&self.0)
     }
 

@@ -143,7 +143,7 @@ unsafe impl Send for ReadOp {}
 
 impl ReadOp {
     fn new(functions: &Arc<Functions>) -> ReadOp {
-        // SAFETY: the function has no arguments; it ends the process if there is no memory.
+        // SAFETY: the function has no arguments; without memory it ends the process.
         let handle = unsafe { (functions.rados_create_read_op)() };
         ReadOp { functions: Arc::clone(functions), handle }
     }

@@ -32,7 +32,7 @@ impl Drop for WriteOp {
 
 impl WriteOp {
     pub(super) fn new(functions: &Arc<Functions>) -> WriteOp {
-        // SAFETY: the function has no arguments; it ends the process if there is no memory.
+        // SAFETY: the function has no arguments; without memory it ends the process.
         let handle = unsafe { (functions.rados_create_write_op)() };
         WriteOp { functions: Arc::clone(functions), handle }
     }
