@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Arguments are the groups to run, `random`, `stripes` and `sequential`; all without. The last
-//! needs `DIO`, the path of the command. `--smoke` runs one short round.
+//! needs `DIO`, the path of the command, and fio with its engine rados. `--smoke` runs one short
+//! round.
 
 #[allow(
     unsafe_code,
@@ -14,16 +15,17 @@
     reason = "calls librados as a program in C does"
 )]
 mod bare;
+mod commands;
 
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bare::{Bare, By};
+use commands::Commands;
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::TargetRef;
 use diopter_core::policy::Preset;
@@ -34,7 +36,6 @@ use diopter_os::AnyBuf;
 use diopter_rados::backend::{self, Object};
 use diopter_rados::striper::{Access, File, Layout, Open, object_name};
 use diopter_rados::{Cluster, Connect, Library, Pool};
-use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -151,7 +152,7 @@ fn random(scale: &Scale, conf: &Path) {
             ),
         ];
         let title = format!("random reads of 4 KiB, {depth} at once, requests/s");
-        compare(&title, scale, &mut ways, &[(1, 0.95), (2, 10.0)]);
+        compare(&title, scale, &mut ways, &[((0, 1), 0.95), ((0, 2), 10.0)]);
     }
     drop((target, file));
     open(Access::Write).remove(&|| true).expect("it goes");
@@ -226,7 +227,7 @@ fn stripes(scale: &Scale, conf: &Path) {
             ];
             let verb = if is_write { "writes" } else { "reads" };
             let title = format!("{verb} of 16 x {} KiB with a delay, requests/s", unit >> 10);
-            compare(&title, scale, &mut ways, &[(1, 0.95), (2, over_each)]);
+            compare(&title, scale, &mut ways, &[((0, 1), 0.95), ((0, 2), over_each)]);
         }
         drop(target);
         (0..OBJECTS).for_each(|part| pool.remove(name(part).as_bytes()).expect("it goes"));
@@ -245,147 +246,96 @@ fn until(time: Duration, mut work: impl FnMut()) -> f64 {
     })
 }
 
-/// One stream each way, by commands. The local file is in memory: the cluster is measured.
+/// One stream each way: by the engine from memory, as `rados bench` and fio move it, and by
+/// commands that move a file. The local file is in memory: the cluster is measured.
 fn sequential(scale: &Scale, conf: &Path) {
     let commands = Commands::new(scale, conf);
+    let mut stream = Stream::new(scale, pool(conf));
+    let goals = [((0, 1), 0.9), ((3, 1), 0.9), ((3, 4), 1.3)];
     let mut ways: Vec<Way<'_>> = vec![
-        ("dio cp", Box::new(|| commands.dio_put())),
+        ("diopter", Box::new(|| stream.write())),
         ("rados bench", Box::new(|| commands.bench("write"))),
-        ("rados --striper put", Box::new(|| commands.striper("put", &commands.source))),
+        ("fio, engine rados", Box::new(|| commands.fio("write"))),
+        ("dio cp", Box::new(|| commands.dio_put())),
+        ("rados --striper put", Box::new(|| commands.striper("put"))),
     ];
-    compare("one stream to the cluster, MiB/s", scale, &mut ways, &[(1, 0.9), (2, 1.3)]);
+    compare("one stream to the cluster, MiB/s", scale, &mut ways, &goals);
+    drop(ways);
     let mut ways: Vec<Way<'_>> = vec![
-        ("dio cp", Box::new(|| commands.dio_get())),
+        ("diopter", Box::new(|| stream.read())),
         ("rados bench", Box::new(|| commands.bench("seq"))),
-        ("rados --striper get", Box::new(|| commands.striper("get", &commands.copy))),
+        ("fio, engine rados", Box::new(|| commands.fio("read"))),
+        ("dio cp", Box::new(|| commands.dio_get())),
+        ("rados --striper get", Box::new(|| commands.striper("get"))),
     ];
-    compare("one stream from the cluster, MiB/s", scale, &mut ways, &[(1, 0.9), (2, 1.3)]);
-    commands.rados(&["--striper", "rm", STREAM]);
-    commands.rados(&["--striper", "rm", NOTHING]);
-    commands.rados(&["cleanup", "--run-name", BENCH]);
+    compare("one stream from the cluster, MiB/s", scale, &mut ways, &goals);
+    drop(ways);
+    stream.remove();
+    commands.remove();
 }
 
-/// The commands of a stream, and their files.
-struct Commands {
-    dio: OsString,
-    conf: PathBuf,
-    mib: f64,
-    /// Seconds of `rados bench`.
-    bench_seconds: &'static str,
-    source: PathBuf,
-    copy: PathBuf,
-    empty: PathBuf,
-    _dir: TempDir,
+/// A striped object that the engine writes and reads from end to end, 16 requests of 4 MiB at once.
+struct Stream {
+    pool: Pool,
+    bytes: u64,
 }
 
-/// Striped objects, one with the stream and one without bytes, and the run of `rados bench`.
-const STREAM: &str = "librados-stream";
-const NOTHING: &str = "librados-nothing";
-const BENCH: &str = "librados-bench";
+impl Stream {
+    const NAME: &[u8] = b"librados-engine";
 
-impl Commands {
-    fn new(scale: &Scale, conf: &Path) -> Commands {
-        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-        let [source, copy, empty] = ["source", "copy", "empty"].map(|name| dir.path().join(name));
-        fs::write(&source, content(scale.stream_bytes)).expect("room");
-        fs::write(&empty, b"").expect("room");
-        Commands {
-            dio: std::env::var_os("DIO").expect("DIO, the path of dio"),
-            conf: conf.to_owned(),
-            mib: scale.stream_bytes as f64 / MIB as f64,
-            bench_seconds: if scale.rounds == 1 { "1" } else { "10" },
-            source,
-            copy,
-            empty,
-            _dir: dir,
+    fn new(scale: &Scale, pool: Pool) -> Stream {
+        Stream { pool, bytes: scale.stream_bytes }
+    }
+
+    /// A new object each time, as `rados bench` makes new ones. Its size is raised first, as a
+    /// program does that knows it.
+    fn write(&mut self) -> f64 {
+        self.remove();
+        let lease = Open::new(Access::Write).lease;
+        let created = File::create(&self.pool, Self::NAME, Layout::default(), lease);
+        let file = created.expect("a name");
+        file.grow_to(self.bytes).expect("its lock");
+        self.rate(file, Request::write)
+    }
+
+    fn read(&mut self) -> f64 {
+        let opened = File::open(&self.pool, Self::NAME, &Open::new(Access::Read));
+        self.rate(opened.expect("the object"), Request::read)
+    }
+
+    /// MiB a second, without the time that opening takes, as connecting is not counted either.
+    fn rate(&self, file: File, request: fn(u64, AnyBuf) -> Request) -> f64 {
+        let target = backend::target(&Arc::new(file)).expect("a target");
+        let engine = backend::engine(Preset::Diopter.policies()).expect("an engine");
+        let part = content(4 * MIB);
+        let mut free: Vec<AnyBuf> = (0..OBJECTS).map(|_| AnyBuf::new(part.clone())).collect();
+        let mut offsets = (0..self.bytes).step_by(part.len()).peekable();
+        rate(|| {
+            while offsets.peek().is_some() || free.len() < OBJECTS {
+                while !free.is_empty()
+                    && let Some(offset) = offsets.next()
+                {
+                    let memory = free.pop().expect("there is one");
+                    engine.start(&target, request(offset, memory)).expect("room");
+                }
+                let done = engine.wait(SOON).expect("a backend").expect("one is in flight");
+                assert_eq!(done.result.map(|moved| moved.get()), Ok(4 * MIB));
+                free.push(done.memory.expect("it comes back"));
+            }
+            self.bytes / MIB
+        })
+    }
+
+    fn remove(&self) {
+        if let Ok(file) = File::open(&self.pool, Self::NAME, &Open::new(Access::Write)) {
+            file.remove(&|| true).expect("it goes");
         }
-    }
-
-    /// MiB a second of the second, without the time that connecting takes: that of the first, which
-    /// moves nothing.
-    fn rate(&self, nothing: impl FnOnce(), work: impl FnOnce()) -> f64 {
-        let begin = Instant::now();
-        nothing();
-        let connecting = begin.elapsed();
-        let begin = Instant::now();
-        work();
-        self.mib / begin.elapsed().saturating_sub(connecting).as_secs_f64()
-    }
-
-    fn dio_cp(&self, from: &OsStr, to: &OsStr) {
-        run(Command::new(&self.dio).args(["cp", "-q", "--overwrite"]).args([from, to]));
-    }
-
-    fn object(&self, name: &str) -> OsString {
-        format!("rados:{}!data/{name}", self.conf.display()).into()
-    }
-
-    /// A new object each time, as `rados --striper put` makes one.
-    fn dio_put(&self) -> f64 {
-        self.rados(&["--striper", "rm", STREAM]);
-        self.rate(
-            || self.dio_cp(self.empty.as_os_str(), &self.object(NOTHING)),
-            || self.dio_cp(self.source.as_os_str(), &self.object(STREAM)),
-        )
-    }
-
-    fn dio_get(&self) -> f64 {
-        self.rate(
-            || self.dio_cp(&self.object(NOTHING), self.copy.as_os_str()),
-            || self.dio_cp(&self.object(STREAM), self.copy.as_os_str()),
-        )
-    }
-
-    fn striper(&self, verb: &str, file: &Path) -> f64 {
-        if verb == "put" {
-            self.rados(&["--striper", "rm", STREAM]);
-        }
-        let local = if verb == "put" { &self.empty } else { file };
-        let [local, file] = [local, file].map(|path| path.to_str().expect("text"));
-        self.rate(
-            || drop(self.rados(&["--striper", verb, NOTHING, local])),
-            || drop(self.rados(&["--striper", verb, STREAM, file])),
-        )
-    }
-
-    /// The bandwidth that `rados bench` prints, whose MB are MiB.
-    fn bench(&self, verb: &str) -> f64 {
-        let mut arguments = vec!["bench", self.bench_seconds, verb, "-t", "16"];
-        arguments.extend(["--run-name", BENCH]);
-        if verb == "write" {
-            self.rados(&["cleanup", "--run-name", BENCH]);
-            // A full store makes writers wait.
-            arguments.extend(["-b", "4M", "--no-cleanup", "--max-objects", "512"]);
-        }
-        let printed = self.rados(&arguments).expect("a run");
-        let line = printed.lines().find(|line| line.starts_with("Bandwidth (MB/sec):"));
-        let number = line.and_then(|line| line.split_whitespace().last()).expect("a bandwidth");
-        number.parse().expect("a number")
-    }
-
-    /// Runs `rados`, and returns its output. Only a removal may fail, of what is not there.
-    fn rados(&self, arguments: &[&str]) -> Option<String> {
-        let mut command = Command::new("rados");
-        command.arg("-c").arg(&self.conf).args(["-p", "data"]).args(arguments);
-        if arguments.contains(&"rm") || arguments.contains(&"cleanup") {
-            command.output().expect("rados");
-            return None;
-        }
-        Some(run(&mut command))
     }
 }
 
-/// Runs a command, which must succeed, and returns its output.
-fn run(command: &mut Command) -> String {
-    let output = command.output().expect("the command");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {errors}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Runs the ways in turn, and prints medians and the ratios of the first to others, next to the
-/// least that each should be.
-fn compare(title: &str, scale: &Scale, ways: &mut [Way<'_>], goals: &[(usize, f64)]) {
+/// Runs the ways in turn, and prints medians and the ratios of one to another, next to the least
+/// that each should be.
+fn compare(title: &str, scale: &Scale, ways: &mut [Way<'_>], goals: &[((usize, usize), f64)]) {
     let mut rates = vec![Vec::new(); ways.len()];
     for _ in 0..scale.rounds {
         for ((_, way), rates) in ways.iter_mut().zip(&mut rates) {
@@ -397,10 +347,11 @@ fn compare(title: &str, scale: &Scale, ways: &mut [Way<'_>], goals: &[(usize, f6
     for (((name, _), rates), median) in ways.iter().zip(&rates).zip(&medians) {
         println!("{name:>24}: {median:.1} ({:.1} to {:.1})", rates[0], rates[rates.len() - 1]);
     }
-    for (other, goal) in goals {
-        let ratio = medians[0] / medians[*other];
+    for ((one, other), goal) in goals {
+        let ratio = medians[*one] / medians[*other];
         let verdict = if ratio >= *goal { "met" } else { "not met" };
-        println!("against {}: {ratio:.2}x, goal {goal}x: {verdict}", ways[*other].0);
+        let (one, other) = (ways[*one].0, ways[*other].0);
+        println!("{one} against {other}: {ratio:.2}x, goal {goal}x: {verdict}");
     }
 }
 
