@@ -1,5 +1,5 @@
-//! `split-by-size-limit`, `split-by-extent`, `split-by-device-boundary`: what makes several bios of
-//! a request, or several requests for the device of a bio.
+//! `split-by-size-limit`, `split-by-extent`, `split-by-extent-state`, `split-by-device-boundary`:
+//! what makes several bios of a request, or several requests for the device of a bio.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +18,16 @@ const BIO_PAGES_MAX: u64 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     SizeLimit,
+    /// The next block is elsewhere on the device.
     Extent,
+    /// The next block is adjacent, and written where this one is not, or the reverse.
+    ExtentState,
     DeviceBoundary,
 }
 
 pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
-    let all = [by_size_limit(trace), by_extent(trace), by_device_boundary(trace)];
+    let all =
+        [by_size_limit(trace), by_extent(trace), by_extent_state(trace), by_device_boundary(trace)];
     all.into_iter().flatten().collect()
 }
 
@@ -91,6 +95,27 @@ fn by_extent(trace: &Trace) -> Option<Finding> {
     })
 }
 
+fn by_extent_state(trace: &Trace) -> Option<Finding> {
+    let shown = shown_by(trace, Cut::ExtentState)?;
+    if !adds_a_tenth(trace, &shown) {
+        return None;
+    }
+    let seen = format!(
+        "{} began in written blocks and ended in unwritten ones, or the reverse",
+        shown.share("requests")
+    );
+    Some(Finding {
+        id: "split-by-extent-state".to_owned(),
+        reason: None,
+        severity: Severity::Notice,
+        evidence: shown.evidence(trace, seen),
+        cause: "the blocks were allocated (fallocate) and are not all written yet; they are \
+                adjacent on the device, but a bio never spans written and unwritten ones"
+            .to_owned(),
+        remedy: known::REMEDY_UNWRITTEN_EXTENTS.to_owned(),
+    })
+}
+
 fn by_device_boundary(trace: &Trace) -> Option<Finding> {
     let shown = shown_by(trace, Cut::DeviceBoundary)?;
     let boundary = files_of(trace, &shown).filter_map(|file| file.boundary_bytes).min()?;
@@ -126,21 +151,21 @@ fn shown_by(trace: &Trace, cut: Cut) -> Option<Shown> {
 fn cuts_of(trace: &Trace, request: &TracedRequest) -> Vec<Cut> {
     let bios: Vec<&TracedBio> =
         request.bios.iter().filter_map(|bio| trace.bios.get(*bio)).collect();
-    let between = bios.windows(2).map(|pair| cut_between(pair[0], pair[1]));
+    let between = bios.windows(2).map(|pair| cut_between(request, pair[0], pair[1]));
     let file = trace.files.get(request.file);
     let within = bios.iter().filter_map(|bio| cut_within(bio, file?));
     between.chain(within).collect()
 }
 
 /// Why a bio ended where it did and another followed.
-fn cut_between(before: &TracedBio, after: &TracedBio) -> Cut {
+fn cut_between(request: &TracedRequest, before: &TracedBio, after: &TracedBio) -> Cut {
     let is_contiguous =
         before.device == after.device && before.sector + before.bytes / 512 == after.sector;
     // A bio that is not full although the device goes on was ended by the file's mapping.
-    if is_contiguous && before.bytes >= (BIO_PAGES_MAX - 1) * page_bytes() {
-        Cut::SizeLimit
-    } else {
-        Cut::Extent
+    match is_contiguous {
+        true if before.bytes >= (BIO_PAGES_MAX - 1) * page_bytes() => Cut::SizeLimit,
+        true if request.is_unwritten == Some(true) => Cut::ExtentState,
+        _ => Cut::Extent,
     }
 }
 

@@ -67,6 +67,11 @@ fn table() -> Vec<(&'static str, Job, Vec<&'static str>)> {
         ("requests over the limit", Job::with(over_limit), vec!["split-by-size-limit"]),
         ("requests of several full bios", Job::with(full_bios), vec!["split-by-size-limit"]),
         ("a fragmented file", Job::with(fragmented), vec!["split-by-extent"]),
+        (
+            "a file that is written in part",
+            Job::overwrite(written_in_part),
+            vec!["deferred-completion:unwritten-extents", "split-by-extent-state"],
+        ),
         ("a device with chunks", Job::with(chunked), vec!["split-by-device-boundary"]),
         (
             "reads through the cache",
@@ -120,6 +125,12 @@ fn fragmented(job: &mut Job) {
     job.length = 128 << 10;
     job.bios = 4;
     job.is_contiguous = false;
+}
+
+fn written_in_part(job: &mut Job) {
+    job.length = 8 << 10;
+    job.bios = 2;
+    job.mark = |request| request.is_unwritten = Some(true);
 }
 
 fn chunked(job: &mut Job) {
