@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::Metadata;
+use std::mem::take;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -273,6 +274,10 @@ impl<'a> Planner<'a> {
             let on = self.session.options.sources.first().map_or(Path::new(""), PathBuf::as_path);
             let failure = Failure::of_rule("copying", on, cause, "see the messages before");
             self.session.note_failure(&failure);
+            let stop = Stop::Failed(failure);
+            for Large { source, temporary, recorder, .. } in take(&mut self.large).into_values() {
+                file::leave(&mut self.session, &source, temporary, recorder, &stop);
+            }
         }
         let mut batch = Batch::new();
         let linked = self.link_names();

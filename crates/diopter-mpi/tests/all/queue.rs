@@ -1,4 +1,4 @@
-//! The plan of a tree of a million names: it never holds them.
+//! The plan of a tree of a million names, which it never holds, and of a file that is left over.
 
 use std::fs;
 use std::path::Path;
@@ -65,4 +65,21 @@ fn a_million_names_are_handed_out_once_in_bounded_memory_and_flat_time() {
     assert!(other_half <= half * SLOWER_MAX, "{half:?}, then {other_half:?}");
     assert!(most <= GROWTH_MAX, "{most} bytes for {parts} parts");
     assert_eq!(planner.finish().report.exit_status, 0);
+}
+
+#[test]
+fn a_large_file_that_no_process_copies_leaves_no_temporary() {
+    let dir = tempfile::tempdir().unwrap();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
+    fs::create_dir(&source).unwrap();
+    fs::File::create(source.join("large")).unwrap().set_len(200 << 20).unwrap();
+    let mut options = Options::new([source], &target);
+    options.recursive = true;
+    let (stop, mut observer) = (StopFlag::default(), ());
+    let mut planner = Planner::new(&options, 3, &stop, &mut observer).ok().unwrap();
+    assert!(matches!(planner.next_part(), Some(Part::Range(_))));
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 1);
+    let report = planner.finish().report;
+    assert_eq!((report.exit_status, report.failures.len()), (2, 1));
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
 }
