@@ -10,7 +10,7 @@ pub struct Trace {
     pub exit_status: u8,
     /// Time of the clock when the trace began: nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// From the first event to the last.
+    /// From the begin of the first request to the end of the last.
     pub elapsed_ns: u64,
     /// The files and devices that were touched; requests say which by index.
     pub files: Vec<TracedFile>,

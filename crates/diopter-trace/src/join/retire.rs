@@ -74,7 +74,6 @@ impl Join {
             trace.unknown.push(unseen(&trace.unseen_files));
         }
         trace.queues = self.queues;
-        trace.elapsed_ns = self.last;
     }
 
     fn age(&self, time: u64) -> u64 {

@@ -105,6 +105,19 @@ fn sectors(error: i64) -> Sectors {
 }
 
 #[test]
+fn the_time_of_a_trace_is_that_of_its_requests_and_not_of_other_events() {
+    let mut script = Script::new();
+    script.at(KERNEL, What::LogSlept);
+    script.now += 3_000_000_000;
+    script.begin(ROOT, 0).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+    script.now += 5_000_000_000;
+    script.at(KERNEL, What::LogSlept).begin(KERNEL, 0).at(ROOT, What::TaskEnded(ROOT));
+    let trace = script.end();
+    assert_eq!((trace.requests.len(), trace.elapsed_ns), (1, 3000));
+    assert_eq!(Script::new().at(KERNEL, What::LogSlept).end().elapsed_ns, 0);
+}
+
+#[test]
 fn a_request_of_a_ring_is_reported_as_such_also_when_its_entry_is_not_seen() {
     let mut script = Script::new();
     script.ring().begin(ROOT, 0).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);

@@ -95,14 +95,14 @@ fn overview(document: &Summary, look: &Look) -> String {
     look.entry(0, "", &line)
 }
 
-/// Returns for how long events were recorded, and from the first to the last of them where that is
-/// another time: a program may do something else before and after.
+/// Returns for how long events were recorded, and the time of the requests where that is another
+/// time: a program may do something else before and after.
 fn duration(document: &Summary) -> String {
-    let of_events = time_text(document.elapsed_ns);
+    let of_requests = time_text(document.elapsed_ns);
     match time_text(document.traced_ns) {
-        traced if document.traced_ns == 0 || traced == of_events => format!("in {of_events}"),
+        traced if document.traced_ns == 0 || traced == of_requests => format!("in {of_requests}"),
         traced if document.requests == 0 => format!("in {traced}"),
-        traced => format!("in {traced}, {of_events} from the first event to the last"),
+        traced => format!("in {traced}, {of_requests} from the first request to the last"),
     }
 }
 
@@ -438,15 +438,15 @@ mod tests {
     }
 
     #[test]
-    fn the_duration_is_that_of_the_trace_and_not_only_that_of_its_events() {
+    fn the_duration_is_that_of_the_trace_and_not_only_that_of_its_requests() {
         let check = |elapsed_ns, traced_ns, expected: &str| {
             let document = Summary { elapsed_ns, traced_ns, ..document() };
             let look = Look { width: 500, ..LOOK };
             let report = of(&document, &look);
             assert!(report.lines().nth(1).unwrap().contains(expected), "{expected}: {report}");
         };
-        let events = "in 2.5 s, 2.0 s from the first event to the last; 800 bios";
-        check(2_010_000_000, 2_500_000_000, events);
+        let both = "in 2.5 s, 2.0 s from the first request to the last; 800 bios";
+        check(2_010_000_000, 2_500_000_000, both);
         check(2_490_000_000, 2_500_000_000, "in 2.5 s; 800 bios");
         check(2_010_000_000, 0, "in 2.0 s; 800 bios");
         let nothing =
