@@ -133,6 +133,16 @@ pub struct TracedFile {
     pub needs_flush: Option<bool>,
 }
 
+impl TracedFile {
+    /// Returns true if its path was seen.
+    #[must_use]
+    pub fn has_name(&self) -> bool {
+        let (major, minor) = self.device;
+        let numbers = format!("{major}:{minor}");
+        self.path != numbers && self.path != format!("{numbers}:{}", self.inode)
+    }
+}
+
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TracedOp {

@@ -419,7 +419,8 @@ mod tests {
     fn expected_and_observed_device_requests_are_shown_in_every_width() {
         let mut predictions = predicted();
         (predictions[0].op, predictions[0].submission) = ("read".to_owned(), "queued".to_owned());
-        (predictions[0].length, predictions[0].expected_context) = (2 << 20, "interrupt".to_owned());
+        (predictions[0].length, predictions[0].expected_context) =
+            (2 << 20, "interrupt".to_owned());
         predictions[0].path = "/mnt/a/long/path/to/a/file".to_owned();
         predictions[0].expected_device_requests_min = Some(17);
         predictions[0].expected_device_requests_max = Some(513);
