@@ -384,6 +384,7 @@ fn targets_exclude_each_other() {
         &["-p", "x"],
         &["--duration", "soon", "true"],
         &["--duration", "1s"],
+        &["--duration", "0s", "true"],
     ] {
         let output = dio(&[&["trace"], words].concat());
         assert_eq!(output.status.code(), Some(125), "{words:?}: {}", message(&output));

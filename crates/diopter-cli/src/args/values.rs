@@ -268,6 +268,17 @@ pub fn time(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("invalid duration `{text}`; write 2, 500ms, 100us or 1m"))
 }
 
+/// Parses the time of a trace, as [`time`] does.
+///
+/// # Errors
+/// As [`time`], and a time of 0.
+pub fn traced_time(text: &str) -> Result<u64, String> {
+    match time(text)? {
+        0 => Err("a trace of no time records nothing; write 1s or more".to_owned()),
+        ns => Ok(ns),
+    }
+}
+
 /// Parses a kernel's version: two numbers, and whatever follows them in a release.
 ///
 /// # Errors
@@ -385,6 +396,13 @@ mod tests {
         for text in ["libaio", "fio:", "fio:a b", "dd:x"] {
             assert!(peer(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_trace_takes_some_time() {
+        assert_eq!(traced_time("500ms"), Ok(500_000_000));
+        assert!(traced_time("0s").unwrap_err().starts_with("a trace of no time"));
+        assert_eq!(traced_time("soon"), time("soon"));
     }
 
     #[test]

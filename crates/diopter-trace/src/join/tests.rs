@@ -319,7 +319,7 @@ fn a_thread_of_the_kernel_that_works_for_a_ring_makes_its_requests() {
     let trace = script.end();
     assert_eq!(ends(&trace), [(0, Some(Context::Task), Some(4096))]);
     assert!(trace.requests[0].is_punted && trace.requests[0].door == Door::Uring);
-    assert_eq!(trace.unknown, ["1 entries of rings that workers of the kernel took"]);
+    assert_eq!(trace.unknown, ["1 entry of rings that workers of the kernel took"]);
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn a_request_without_an_end_leaves_after_a_minute() {
     assert_eq!((script.join.held(), collector.trace.requests.len()), (0, 1));
     assert_eq!(collector.trace.requests[0].result, None);
     script.join.finish(&mut collector);
-    assert_eq!(collector.trace.unknown, ["how 1 requests ended: no event showed it"]);
+    assert_eq!(collector.trace.unknown, ["how 1 request ended: no event showed it"]);
 }
 
 fn scope(thread: u32, cgroup: u64) -> Scope {

@@ -67,6 +67,12 @@ fn try_run(args: &TraceArgs, look: &Look) -> Result<u8, Failure> {
         return difference(a, b, (format, output), look);
     }
     let html = args.html.as_deref().map(Place::open).transpose()?;
+    if let (Some(output), Some(html)) = (&output, &html)
+        && output.output.is_replaced_by(&html.output)
+    {
+        let name = untrusted::name(&output.path);
+        return Err(Failure::own(format!("-o and --html are both {name}; name two files")));
+    }
     let Recorded { trace, beyond, running } = record(args, format)?;
     let mut document = summary_of(&trace, &beyond);
     if args.explain {
