@@ -282,7 +282,7 @@ fn a_name_that_cannot_be_opened_is_told_with_what_to_do() {
     let read = ["--offset=0", "--length=1"];
     for (name, words) in [
         ("/nowhere", "open /nowhere: No such file or directory (ENOENT); check the path"),
-        ("/dev/null", "open /dev/null: Invalid argument (EINVAL); "),
+        ("/dev/null", "open /dev/null: Invalid argument (EINVAL); name a file"),
         ("disk.img::/etc", "no such file, and no image before `::/`: check the path"),
     ] {
         let output = refusal_of(&[&["explain", "read", name], &read[..]].concat());
