@@ -59,6 +59,19 @@ impl Output {
         Ok(Output { path: path.to_owned(), to })
     }
 
+    /// Returns true if both are files of the same name, of which only the last one would stay.
+    #[must_use]
+    pub fn is_replaced_by(&self, other: &Output) -> bool {
+        let name = |output: &Output| match output.to {
+            To::Stream(_) => None,
+            To::New(_) => Some((
+                directory(&output.path).canonicalize().ok()?,
+                output.path.file_name()?.to_owned(),
+            )),
+        };
+        name(self).is_some_and(|own| name(other) == Some(own))
+    }
+
     /// Writes the content; a file gets its name.
     ///
     /// # Errors
@@ -79,14 +92,16 @@ pub fn write_named(path: &Path, content: &[u8]) -> io::Result<()> {
     Output::named(path)?.write(content)
 }
 
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 fn temporary(path: &Path) -> io::Result<NamedTempFile> {
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     // Created here: an error of `tempfile_in` has the random name, which no user gave.
     let create = |path: &Path| {
         File::options().read(true).write(true).create_new(true).mode(0o644).open(path)
     };
-    let directory = directory.unwrap_or(Path::new("."));
-    tempfile::Builder::new().prefix(".dio-part-").make_in(directory, create)
+    tempfile::Builder::new().prefix(".dio-part-").make_in(directory(path), create)
 }
 
 fn persist(file: NamedTempFile, path: &Path) -> io::Result<()> {
@@ -107,6 +122,15 @@ fn stream(path: &Path, may_be_link: bool) -> io::Result<File> {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn two_outputs_are_one_file_under_any_of_its_names_and_streams_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str| Output::named(&dir.path().join(name)).unwrap();
+        assert!(of("a").is_replaced_by(&of("./a")) && !of("a").is_replaced_by(&of("b")));
+        let null = || Output::named(Path::new("/dev/null")).unwrap();
+        assert!(!null().is_replaced_by(&null()));
+    }
 
     #[test]
     fn a_link_is_replaced_and_what_it_leads_to_stays() {

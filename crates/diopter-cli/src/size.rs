@@ -37,6 +37,9 @@ pub fn parse(text: &str) -> Result<u64, String> {
             "`{text}` could mean a fraction or thousands; write only digits, then the unit"
         ));
     }
+    if suffix.contains(',') {
+        return Err(format!("`{text}` is a list; write one size"));
+    }
     if suffix.contains('-') {
         return Err(format!("`{text}` is a range; write sizes with commas, such as 4k,8k,16k"));
     }
@@ -210,6 +213,7 @@ mod tests {
             "4,500",
             "`4,500` could mean a fraction or thousands; write only digits, then the unit",
         );
+        check_error("4k,8k", "`4k,8k` is a list; write one size");
         check_error(
             "8b",
             "`8b` could mean 8 B or 8 blocks of 512 B (4096 B); write `8B` or `4096B`",

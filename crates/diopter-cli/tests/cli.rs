@@ -151,6 +151,23 @@ fn explain_predicts_another_kernel_and_refuses_what_is_none() {
     assert!(message.contains("invalid kernel version `newest`; write 6.1"), "{message}");
 }
 
+#[test]
+fn a_request_without_a_bio_completes_in_the_submitting_task() {
+    let dir = dir();
+    let name = hole(&dir, 1 << 20);
+    for request in [
+        ["read", &name, "--offset=2M", "--length=4k"],
+        ["read", &name, "--offset=0", "--length=0"],
+        ["write", &name, "--offset=0", "--length=0"],
+    ] {
+        let document = json_of(&[&["explain", "--json"], &request[..]].concat());
+        let kernel = &document["kernel"];
+        assert_eq!(document["bios"], Value::Array(Vec::new()), "{request:?}");
+        assert_eq!(kernel["queued"]["context"], "task", "{request:?}: {kernel:#}");
+        assert_eq!(kernel["device_requests_max"], 0, "{request:?}: {kernel:#}");
+    }
+}
+
 /// A line without what depends on the machine: names, the backend, alignments, the page.
 fn masked(line: &str) -> String {
     let volatile = [
@@ -265,7 +282,7 @@ fn a_name_that_cannot_be_opened_is_told_with_what_to_do() {
     let read = ["--offset=0", "--length=1"];
     for (name, words) in [
         ("/nowhere", "open /nowhere: No such file or directory (ENOENT); check the path"),
-        ("/dev/null", "open /dev/null: Invalid argument (EINVAL); "),
+        ("/dev/null", "open /dev/null: Invalid argument (EINVAL); name a file"),
         ("disk.img::/etc", "no such file, and no image before `::/`: check the path"),
     ] {
         let output = refusal_of(&[&["explain", "read", name], &read[..]].concat());

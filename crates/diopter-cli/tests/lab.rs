@@ -30,6 +30,18 @@ fn without_an_emulator_it_says_what_to_install() {
 }
 
 #[test]
+fn both_spellings_of_the_metric_of_contexts_are_taken() {
+    let bisect = ["bisect", "--good", "7.2", "--bad", "6.18", "--metric"];
+    let check = ["check", "--base", "6.12", "--kernel", ".", "--metric"];
+    for metric in ["context", "contexts"] {
+        for (command, status) in [(&bisect, 2), (&check, 128)] {
+            let message = message_of(&[&command[..], &[metric]].concat(), status);
+            assert!(message.contains("qemu-system-x86_64 is not installed"), "{message}");
+        }
+    }
+}
+
+#[test]
 fn a_check_that_can_have_no_verdict_stops_git_bisect() {
     for (arguments, expected) in [
         (&["check"][..], "--base <KERNEL>"),
@@ -43,6 +55,7 @@ fn a_check_that_can_have_no_verdict_stops_git_bisect() {
         (&["check", "--base", "6.12", "--kernel", ".", "--tolerance", "5"], "write the one with %"),
         (&["check", "--base", "6.12", "--kernel", ".", "--metric", "speed"], "context, iops"),
         (&["check", "--base", "6.12", "--kernel", ".", "--bs", "512"], "multiples of 4k"),
+        (&["check", "--base", "6.12", "--kernel", ".", "--bs", "4k,8k"], "write one size"),
         (&["check", "--base", "6.12", "--kernel", ".", "--backend", "none"], "none"),
         (&["check", "--base", "6.12", "--kernel", "."], "qemu-system-x86_64 is not installed"),
     ] {

@@ -335,6 +335,8 @@ fn on_a_narrow_terminal_q_ends_the_live_view_with_the_report() {
     while let Ok(count @ 1..) = terminal.read(&mut bytes) {
         shown.extend_from_slice(&bytes[..count]);
         if !is_asked && String::from_utf8_lossy(&shown).contains("requests/") {
+            // The report is for the size that the terminal has then.
+            tcsetwinsize(&terminal, Winsize { ws_col: 100, ..size }).unwrap();
             terminal.write_all(b"q").unwrap();
             is_asked = true;
         }
@@ -350,6 +352,7 @@ fn on_a_narrow_terminal_q_ends_the_live_view_with_the_report() {
     assert!(lines[1..].iter().all(|line| is_narrow(line)), "{lines:?}");
     let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("(sh)") && words.contains("; ended by q "), "{report:?}");
+    assert!(report.lines().any(|line| line.trim_end().chars().count() > 40), "{report:?}");
 }
 
 #[test]
@@ -384,6 +387,7 @@ fn targets_exclude_each_other() {
         &["-p", "x"],
         &["--duration", "soon", "true"],
         &["--duration", "1s"],
+        &["--duration", "0s", "true"],
     ] {
         let output = dio(&[&["trace"], words].concat());
         assert_eq!(output.status.code(), Some(125), "{words:?}: {}", message(&output));

@@ -215,6 +215,17 @@ fn a_buffer_that_is_too_small_is_reported_with_what_it_lost_and_what_to_do() {
 }
 
 #[test]
+fn a_report_and_a_page_in_the_same_file_are_refused_before_the_command_runs() {
+    let dir = dir();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (same, made) = (place("same"), place("made"));
+    let options = ["trace", "--json", "-o", &same, "--html", &place("./same")];
+    let output = Command::new(DIO).args(options).args(["--", "touch", &made]).output().unwrap();
+    assert_refused(&output, &["-o and --html are both", "same; name two files"]);
+    assert!(!Path::new(&made).exists() && !Path::new(&same).exists());
+}
+
+#[test]
 fn a_command_that_is_not_there_is_named_with_what_to_look_at() {
     if !can_trace() {
         return;

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::bisect::{self, Found, Measured, SearchError, Verdict};
+use crate::build_tree;
 use crate::catalog::{self, Package};
 use crate::choice::Choice;
 use crate::error::LabError;
@@ -173,16 +174,19 @@ pub fn candidates(store: &mut Store) -> Result<Vec<Candidate>, LabError> {
 /// the order of their versions.
 ///
 /// # Errors
-/// The system's, reading the directory.
+/// The system's, reading the directory; [`LabError::Choice`] if it holds no builds.
 pub fn candidates_of(dir: &Path) -> Result<Vec<Candidate>, LabError> {
     let entries = std::fs::read_dir(dir).map_err(LabError::file("open", dir))?;
     let paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     let name = |path: &Path| path.file_name().map(|name| name.display().to_string());
     let mut all = Vec::new();
+    let mut has_builds = false;
     for path in paths.iter().filter(|path| path.is_dir()) {
         let Some(label) = name(path) else { continue };
         let image = ["bzImage", "vmlinuz"].map(|image| path.join(image));
         let image = image.into_iter().find(|image| image.is_file());
+        // One that was not built is a candidate too, and skipped with the reason.
+        has_builds |= image.is_some() || build_tree::of_path(path).is_some();
         let files = image.into_iter().chain([path.clone()]).collect();
         let version = label.trim_start_matches(['v', 'V']).to_owned();
         let choice = Choice::Files(files);
@@ -199,6 +203,7 @@ pub fn candidates_of(dir: &Path) -> Result<Vec<Candidate>, LabError> {
         };
         let others = packages.iter().filter(is_part).map(|(_, path)| (*path).clone());
         let files = std::iter::once((*path).clone()).chain(others).collect();
+        has_builds = true;
         all.push(Candidate {
             label: version::upstream(&package.version).to_owned(),
             choice: Choice::Files(files),
@@ -206,6 +211,13 @@ pub fn candidates_of(dir: &Path) -> Result<Vec<Candidate>, LabError> {
             version: package.version.clone(),
             release: release.to_owned(),
         });
+    }
+    if !has_builds {
+        return Err(LabError::Choice(format!(
+            "{} has no builds; name a directory of packages, or of directories that hold an image \
+             and its modules",
+            dir.display()
+        )));
     }
     all.sort_by(|left, right| version::compare(&left.version, &right.version));
     Ok(all)
@@ -238,7 +250,11 @@ pub fn place_of(candidates: &[Candidate], asked: &str) -> Result<usize, LabError
     let best = meant.max_by_key(|(index, candidate)| (candidate.has_modules, *index));
     best.map(|(index, _)| index).ok_or_else(|| {
         let series = candidates.iter().filter_map(|one| version::series(&one.version)).collect();
-        let nearest = catalog::nearest(&series, asked);
+        let mut nearest = catalog::nearest(&series, asked);
+        if nearest.is_empty() {
+            // The directories of builds may have any names.
+            nearest.extend(candidates.iter().map(|one| one.label.clone()));
+        }
         LabError::NoKernel { asked: asked.to_owned(), nearest, because: String::new() }
     })
 }
@@ -437,6 +453,19 @@ mod tests {
             Choice::Named(_) => 0,
         };
         assert_eq!((count(0), count(1), count(2)), (2, 2, 1));
+    }
+
+    #[test]
+    fn a_dir_without_the_builds_is_reported_with_what_it_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let message = candidates_of(dir.path()).unwrap_err().to_string();
+        assert!(message.contains("has no builds; name a directory"), "{message}");
+        std::fs::create_dir(dir.path().join("mine")).unwrap();
+        assert!(candidates_of(dir.path()).is_err(), "a directory is not a build");
+        std::fs::write(dir.path().join("mine/bzImage"), "").unwrap();
+        let all = candidates_of(dir.path()).unwrap();
+        let message = place_of(&all, "6.9").unwrap_err().to_string();
+        assert_eq!(message, "no kernel 6.9 can be had; there are mine");
     }
 
     #[test]

@@ -273,12 +273,18 @@ fn a_kernel_of_files_is_a_package_or_an_image_with_its_modules() {
     assert_eq!((kernel.series.as_str(), kernel.release.as_str()), ("6.1", RELEASE));
     assert_eq!(kernel.modules.modules.len(), 2);
     let root = bench.dir.path().join(format!("build/linux-image-{RELEASE}"));
-    let files = vec![root.join(format!("boot/vmlinuz-{RELEASE}")), root.join("lib/modules")];
-    let own = store.choose(&Choice::Files(files)).unwrap();
+    let image = root.join(format!("boot/vmlinuz-{RELEASE}"));
+    let files = Choice::Files(vec![image.clone(), root.join("lib/modules")]);
+    let refused = store.choose(&files).unwrap_err().to_string();
+    assert!(refused.contains(&format!("{} is not a bzImage", image.display())), "{refused}");
+    let mut content = vec![0; 1 << 10];
+    content[0x1fe..0x200].copy_from_slice(&[0x55, 0xaa]);
+    content[0x202..0x206].copy_from_slice(b"HdrS");
+    fs::write(&image, content).unwrap();
+    let own = store.choose(&files).unwrap();
     assert_eq!(own.modules.modules.keys().collect::<Vec<_>>(), ["configfs", "null_blk"]);
     assert_eq!(own.series, "6.1");
     // A build that goes on changes neither the image that boots nor its digest.
-    let image = root.join(format!("boot/vmlinuz-{RELEASE}"));
     let before = fs::read(&image).unwrap();
     fs::write(&image, b"of the next build").unwrap();
     assert_eq!(fs::read(&own.image).unwrap(), before);

@@ -165,9 +165,9 @@ fn figures(a: &Summary, b: &Summary) -> Vec<FigureChange> {
     changed.map(change).collect()
 }
 
-/// The number of a second; documents of older versions have only the time between events.
+/// The number of a second of the time that the requests took.
 fn rate(value: u64, document: &Summary) -> Option<f64> {
-    let time = if document.traced_ns > 0 { document.traced_ns } else { document.elapsed_ns };
+    let time = document.elapsed_ns;
     (time > 0).then(|| exact(value) * 1e9 / exact(time))
 }
 
@@ -311,9 +311,11 @@ mod tests {
     }
 
     #[test]
-    fn a_document_of_an_older_version_has_the_rate_of_its_events() {
-        let old = Summary { requests: 100, elapsed_ns: 2_000_000_000, ..Summary::default() };
-        assert_eq!(rate(old.requests, &old), Some(50.0));
+    fn a_rate_is_of_the_time_of_the_requests_and_not_of_the_whole_trace() {
+        let elapsed_ns = 2_000_000_000;
+        let traced_ns = 10_000_000_000;
+        let slept = Summary { requests: 100, elapsed_ns, traced_ns, ..Summary::default() };
+        assert_eq!(rate(slept.requests, &slept), Some(50.0));
         assert_eq!(rate(1, &Summary::default()), None);
     }
 

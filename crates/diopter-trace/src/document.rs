@@ -26,8 +26,8 @@ pub struct Summary {
     pub kernel_release: String,
     /// When the trace began: nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// From the first event to the last; `traced_ns` is longer where a program did something else
-    /// before or after.
+    /// From the begin of the first request to the end of the last; `traced_ns` is longer where a
+    /// program did something else before or after.
     pub elapsed_ns: u64,
     /// Requests of the command.
     pub requests: u64,

@@ -21,7 +21,11 @@ pub enum TraceError {
     /// A process that was named cannot be traced.
     Process { process: u32, why: String },
     /// A path that was named is not a control group.
-    Cgroup(PathBuf),
+    Cgroup {
+        path: PathBuf,
+        /// Where control groups are mounted.
+        mount: PathBuf,
+    },
     /// The kernel is locked down for confidentiality, which forbids tracing even to root.
     LockedDown,
     /// The kernel has no events of direct I/O, and no probes can be made that show the same.
@@ -98,11 +102,11 @@ impl fmt::Display for TraceError {
                  container, on the host)"
             ),
             TraceError::Process { process, why } => write!(f, "process {process}: {why}"),
-            TraceError::Cgroup(path) => write!(
+            TraceError::Cgroup { path, mount } => write!(
                 f,
-                "{}: not a control group: it has no file cgroup.procs; name a directory below \
-                 /sys/fs/cgroup",
-                diopter_text::untrusted::name(path)
+                "{}: not a control group; name a directory below {}",
+                diopter_text::untrusted::name(path),
+                mount.display()
             ),
             TraceError::LockedDown => write!(
                 f,

@@ -10,7 +10,7 @@ pub struct Trace {
     pub exit_status: u8,
     /// Time of the clock when the trace began: nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// From the first event to the last.
+    /// From the begin of the first request to the end of the last.
     pub elapsed_ns: u64,
     /// The files and devices that were touched; requests say which by index.
     pub files: Vec<TracedFile>,
@@ -131,6 +131,16 @@ pub struct TracedFile {
     pub boundary_bytes: Option<u64>,
     /// True if a durable write has to flush the device's cache, which is volatile and has no FUA.
     pub needs_flush: Option<bool>,
+}
+
+impl TracedFile {
+    /// Returns true if its path was seen.
+    #[must_use]
+    pub fn has_name(&self) -> bool {
+        let (major, minor) = self.device;
+        let numbers = format!("{major}:{minor}");
+        self.path != numbers && self.path != format!("{numbers}:{}", self.inode)
+    }
 }
 
 /// The operation of a request.

@@ -17,6 +17,8 @@ use crate::totals::{count_context, failure_of};
 const KINDS_MAX: usize = 64;
 /// The first kernel that completes overwrites in the interrupt again.
 const INLINE_SINCE: (u32, u32) = (6, 19);
+/// The newest kernel that was looked at.
+const NEWEST: (u32, u32) = (7, 3);
 /// Below this, fs/iomap was not looked at.
 const IOMAP_SINCE: (u32, u32) = (5, 4);
 /// Below this, raw devices were not looked at.
@@ -86,6 +88,9 @@ pub fn context(facts: &RequestFacts<'_>) -> (Place, &'static str) {
     let Some(version) = facts.version else {
         return (Place::Unknown, "the version of the kernel is not known");
     };
+    if version > NEWEST {
+        return (Place::Unknown, "no rule is known for kernels after 7.3");
+    }
     // Up to 6.18 the list says which file systems write through fs/iomap.
     let is_iomap = |version| known::defers_every_write(facts.file_system, version);
     match facts.file_system {

@@ -141,8 +141,8 @@ pub fn record_watched(
         .map_err(|source| TraceError::Machine { what, source })?;
     let target = described(&options.target, attached.as_ref());
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    instance.set("tracing_on", "1")?;
     let since = Instant::now();
+    instance.set("tracing_on", "1")?;
     // Listed once events are recorded: no thread is missed between the two.
     let scope = attached.as_ref().map(Attached::scope).unwrap_or_default();
     let mut join = Join::new(scope, Files::new(options.command()), has_cached);
@@ -176,6 +176,8 @@ pub fn record_watched(
     trace.command = words.map(|word| word.to_string_lossy().into_owned()).collect();
     trace.started_unix_ns = u64::try_from(started.as_nanos()).unwrap_or_default();
     trace.traced_ns = u64::try_from(traced.as_nanos()).unwrap_or(u64::MAX);
+    // Programs record before the events do.
+    trace.elapsed_ns = trace.elapsed_ns.min(trace.traced_ns);
     trace.kernel_release = release();
     (trace.unknown, trace.has_raw) = (unknown, has_raw);
     (trace.target, trace.ended, trace.lost_events) = (target, ended, lost_events);

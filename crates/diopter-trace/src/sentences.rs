@@ -8,6 +8,7 @@ use crate::document::Summary;
 pub fn without_requests(document: &Summary) -> String {
     let who = match document.target.kind.as_str() {
         "processes" => "processes",
+        "cgroup" => "control group",
         "all" => "machine",
         _ => "command",
     };
@@ -67,7 +68,7 @@ pub fn of_total(document: &Summary) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{PhaseLatencies, PhaseLatency};
+    use crate::document::{PhaseLatencies, PhaseLatency, TargetSummary};
     use crate::summary::summary;
     use crate::synthetic::Job;
 
@@ -104,6 +105,11 @@ mod tests {
         let raw_devices_are_known = true;
         let none = Summary { raw_devices_are_known, ..Summary::default() };
         assert!(without_requests(&none).contains("no direct I/O was seen"));
+        for (kind, who) in [("command", "command"), ("cgroup", "control group")] {
+            let target = TargetSummary { kind: kind.to_owned(), ..TargetSummary::default() };
+            let text = without_requests(&Summary { target, ..none.clone() });
+            assert!(text.contains(&format!("the {who} made no request")), "{text}");
+        }
         let unseen_files = vec!["/srv/a".to_owned()];
         let text = without_requests(&Summary { unseen_files, ..none });
         assert!(!text.contains("no direct I/O was seen"), "{text}");

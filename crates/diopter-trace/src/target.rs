@@ -16,6 +16,8 @@ use crate::error::TraceError;
 
 /// Where the hierarchies of control groups are mounted, most often.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// The types of their file systems: `CGROUP2_SUPER_MAGIC` and `CGROUP_SUPER_MAGIC`.
+const CGROUP_MAGICS: [u64; 2] = [0x6367_7270, 0x27_e0eb];
 /// Control groups below one that are followed.
 const CGROUPS_MAX: usize = 4096;
 /// `PF_KTHREAD` of the flags in `/proc/PID/stat`.
@@ -161,7 +163,7 @@ impl Attached {
     pub fn is_gone(&self) -> bool {
         match self {
             Attached::Processes(processes) => processes.iter().all(|(_, _, end)| has_ended(end)),
-            Attached::Cgroup(cgroup) => !cgroup.dir.join("cgroup.procs").exists(),
+            Attached::Cgroup(cgroup) => !has_processes(&cgroup.dir),
             Attached::All => false,
         }
     }
@@ -174,18 +176,21 @@ impl Cgroup {
         let mounts = procfs::process::Process::myself().and_then(|own| own.mountinfo());
         let mounts = mounts.into_iter().flatten().filter(|mount| mount.fs_type == "cgroup2");
         let mounts = mounts.map(|mount| mount.mount_point).chain([PathBuf::from(CGROUPS)]);
-        Cgroup::find_below(path, mounts)
+        Cgroup::find_below(path, &mounts.collect::<Vec<_>>(), is_group)
     }
 
     fn find_below(
         path: &Path,
-        mounts: impl Iterator<Item = PathBuf>,
+        mounts: &[PathBuf],
+        is_group: fn(&Path) -> bool,
     ) -> Result<Cgroup, TraceError> {
         let name = path.strip_prefix("/").unwrap_or(path);
-        let is_group = |dir: &PathBuf| dir.join("cgroup.procs").exists();
-        let all = std::iter::once(path.to_owned()).chain(mounts.map(|mount| mount.join(name)));
-        let found = all.into_iter().find(is_group);
-        found.map(|dir| Cgroup { dir }).ok_or_else(|| TraceError::Cgroup(path.to_owned()))
+        let below = mounts.iter().map(|mount| mount.join(name));
+        let found = std::iter::once(path.to_owned()).chain(below).find(|dir| is_group(dir));
+        found.map(|dir| Cgroup { dir }).ok_or_else(|| TraceError::Cgroup {
+            path: path.to_owned(),
+            mount: mounts.first().cloned().unwrap_or_default(),
+        })
     }
 
     /// The directories of the group and of those below it, with their numbers.
@@ -233,6 +238,17 @@ impl Scope {
             }
         }
     }
+}
+
+/// Returns true for a directory of a control group's file system, whose list of processes is its
+/// own.
+fn is_group(dir: &Path) -> bool {
+    let kind = rustix::fs::statfs(dir).ok().and_then(|found| u64::try_from(found.f_type).ok());
+    has_processes(dir) && kind.is_some_and(|kind| CGROUP_MAGICS.contains(&kind))
+}
+
+fn has_processes(dir: &Path) -> bool {
+    dir.join("cgroup.procs").exists()
 }
 
 /// Opens a process so that its end is noticed, and its number means no other process.
@@ -410,6 +426,8 @@ mod tests {
     #[test]
     fn what_is_not_a_control_group_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
+        // A file of this name makes no control group.
+        fs::write(dir.path().join("cgroup.procs"), "1\n").unwrap();
         let refused = Attached::find(&Target::Cgroup(dir.path().to_owned())).unwrap_err();
         let text = refused.to_string();
         assert!(text.contains(dir.path().to_str().unwrap()), "{text}");
@@ -425,14 +443,17 @@ mod tests {
             fs::write(group.join("cgroup.procs"), "").unwrap();
         }
         let find = |name: &str| {
-            let found = Cgroup::find_below(name.as_ref(), [&unified, &hybrid].into_iter().cloned());
+            let mounts = [unified.clone(), hybrid.clone()];
+            let found = Cgroup::find_below(name.as_ref(), &mounts, has_processes);
             found.map(|group| group.dir).map_err(|error| error.to_string())
         };
         assert_eq!(find("a/b"), Ok(unified.join("a/b")));
         assert_eq!(find("/a/b"), Ok(unified.join("a/b")));
         assert_eq!(find("unified/a/b"), Ok(unified.join("a/b")));
         assert_eq!(find("memory/c"), Ok(hybrid.join("memory/c")));
-        assert!(find("c").unwrap_err().contains("not a control group"));
+        let refused = find("c").unwrap_err();
+        assert!(refused.contains("not a control group"), "{refused}");
+        assert!(refused.ends_with(&format!("below {}", unified.display())), "{refused}");
     }
 
     /// The groups of this machine, which may have a mount of cgroup2 anywhere, or none.
@@ -456,7 +477,7 @@ mod tests {
         }
         let own = std::process::id();
         fs::write(inner.join("cgroup.threads"), format!("{own}\n")).unwrap();
-        let attached = Attached::find(&Target::Cgroup(outer.clone())).unwrap().unwrap();
+        let attached = Attached::Cgroup(Cgroup { dir: outer.clone() });
         let scope = attached.scope();
         assert_eq!(scope.members.iter().map(|one| one.process).collect::<Vec<_>>(), [own]);
         let number = |dir: &Path| fs::metadata(dir).unwrap().ino();

@@ -81,6 +81,8 @@ pub struct Collector {
     pub beyond: Totals,
     /// The requests since this was last taken, if someone watches.
     pub interval: Option<Totals>,
+    /// The begin of the first request and the end of the last.
+    span: Option<(u64, u64)>,
     /// Begins and ends of requests that are not kept, since the last that were looked at.
     edges: Vec<(u64, bool)>,
 }
@@ -95,6 +97,9 @@ impl Collector {
 
     /// Takes a request with its bios.
     pub fn add(&mut self, mut request: TracedRequest, bios: Vec<TracedBio>) {
+        let (begin, end) = (request.times.begin, last_seen(&request));
+        let (first, last) = self.span.unwrap_or((begin, end));
+        self.span = Some((first.min(begin), last.max(end)));
         let has_room = self.kept_max.is_none_or(|most| self.trace.requests.len() < most);
         if !has_room || self.interval.is_some() {
             let phases = Phases::with_bios(&request, bios.iter());
@@ -126,9 +131,11 @@ impl Collector {
         self.edges.clear();
     }
 
-    /// Puts the kept requests in the order of their begin, by which they are numbered.
+    /// Puts the kept requests in the order of their begin, by which they are numbered, and sets the
+    /// time that all requests took.
     pub fn finish(&mut self) {
         self.end_part();
+        self.trace.elapsed_ns = self.span.map_or(0, |(first, last)| last - first);
         self.trace.requests.sort_by_key(|request| request.times.begin);
     }
 }
@@ -144,6 +151,13 @@ pub fn most_at_once(edges: &mut [(u64, bool)]) -> u64 {
         most = most.max(now);
     }
     most
+}
+
+/// When a request was seen last: at its end, if an event showed that.
+fn last_seen(request: &TracedRequest) -> u64 {
+    let times = &request.times;
+    let seen = [times.submitted, times.device_done, times.completed, times.woken];
+    seen.into_iter().flatten().fold(times.begin, u64::max)
 }
 
 /// Most of these requests that were in flight at once.

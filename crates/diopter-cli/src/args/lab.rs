@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::TypedValueParser;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, value_parser};
 use diopter_bench::document::ReadWrite;
 use diopter_lab::between::Metric;
@@ -290,13 +290,22 @@ pub struct StoreArgs {
 }
 
 fn metric() -> impl TypedValueParser<Value = Metric> {
-    named(&Metric::ALL, Metric::name)
+    metrics(["contexts", "context"])
 }
 
 fn check_metric() -> impl TypedValueParser<Value = Metric> {
-    named(&Metric::ALL, |metric| match metric {
-        Metric::Contexts => "context",
-        other => other.name(),
+    metrics(["context", "contexts"])
+}
+
+/// Parses the names of metrics; that of contexts has a second spelling.
+fn metrics([shown, other]: [&'static str; 2]) -> impl TypedValueParser<Value = Metric> {
+    let names = Metric::ALL.map(|metric| match metric {
+        Metric::Contexts => PossibleValue::new(shown).alias(other),
+        metric => PossibleValue::new(metric.name()),
+    });
+    PossibleValuesParser::new(names).map(|typed| {
+        let found = Metric::ALL.into_iter().find(|metric| metric.name() == typed);
+        found.unwrap_or(Metric::Contexts)
     })
 }
 

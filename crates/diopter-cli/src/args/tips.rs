@@ -38,8 +38,16 @@ const IODEPTH: &str = "'--iodepth' sets the requests in flight";
 const BS: &str = "'--bs' sets the bytes per request";
 const RECURSIVE: &str = "directories are read with all that is below them";
 
-/// Replaces the tip of an error about an unknown option of a command, if there is a better one.
+/// The other targets of a command that clap requires.
+const TRACED: &str = "'-p PID', '--cgroup PATH' and '--all' trace running processes";
+
+/// Replaces the tip of an error about an unknown option of a command, if there is a better one; adds
+/// one where the command that is traced is missing.
 pub fn improved(mut error: clap::Error, command: Option<&str>) -> clap::Error {
+    if error.kind() == ErrorKind::MissingRequiredArgument && command == Some("trace") {
+        add(&mut error, TRACED);
+        return error;
+    }
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
     }
@@ -52,10 +60,14 @@ pub fn improved(mut error: clap::Error, command: Option<&str>) -> clap::Error {
     if let Some((_, _, tip)) = TIPS.iter().find(known) {
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::SuggestedSubcommand);
-        let tip = ContextValue::StyledStrs(vec![StyledStr::from(*tip)]);
-        error.insert(ContextKind::Suggested, tip);
+        add(&mut error, tip);
     }
     error
+}
+
+fn add(error: &mut clap::Error, tip: &'static str) {
+    let tip = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
+    error.insert(ContextKind::Suggested, tip);
 }
 
 #[cfg(test)]
@@ -68,7 +80,7 @@ mod tests {
     #[test]
     fn no_tip_is_for_an_option_of_dio_and_each_names_options_that_it_has() {
         let dio = Cli::command();
-        for (command, options, tip) in TIPS {
+        for (command, options, tip) in TIPS.into_iter().chain([("trace", &[][..], TRACED)]) {
             let command = dio.find_subcommand(command).expect("a command");
             let has = |name: &str| {
                 command.get_arguments().chain(dio.get_arguments()).any(|known| {
@@ -97,6 +109,9 @@ mod tests {
         let block = of(&["dio", "cp", "--block-size", "1M", "a", "b"]);
         assert!(block.contains("tip: '--bs' sets") && !block.contains("similar"), "{block}");
         assert!(of(&["dio", "cp", "-f", "a", "b"]).contains("'-n' keeps"));
+        for words in [&["dio", "trace"][..], &["dio", "trace", "--duration", "1s"]] {
+            assert!(of(words).contains("tip: '-p PID', '--cgroup PATH' and '--all'"));
+        }
         // clap's own remain for the rest.
         assert!(of(&["dio", "cp", "--verbos", "a", "b"]).contains("'--verbose'"));
     }

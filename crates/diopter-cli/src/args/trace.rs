@@ -67,7 +67,7 @@ pub struct TraceArgs {
     /// End the trace after this time (10s, 500ms, 2m) and print the report
     ///
     /// A command runs on, untraced, and dio waits for it.
-    #[arg(long, value_name = "TIME", value_parser = values::time)]
+    #[arg(long, value_name = "TIME", value_parser = values::traced_time)]
     pub duration: Option<u64>,
     /// Compare two documents of --json: counts, shares, files and findings that changed
     ///

@@ -268,14 +268,27 @@ pub fn time(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("invalid duration `{text}`; write 2, 500ms, 100us or 1m"))
 }
 
-/// Parses a kernel's version: two numbers, and whatever follows them in a release.
+/// Parses the time of a trace, as [`time`] does.
+///
+/// # Errors
+/// As [`time`], and a time of 0.
+pub fn traced_time(text: &str) -> Result<u64, String> {
+    match time(text)? {
+        0 => Err("a trace of no time records nothing; write 1s or more".to_owned()),
+        ns => Ok(ns),
+    }
+}
+
+/// Parses a kernel's version: two numbers, and whatever follows them in a release. A tag's `v` is
+/// dropped.
 ///
 /// # Errors
 /// Anything else.
 pub fn kernel(text: &str) -> Result<String, String> {
-    let version = diopter_trace::predict::version_of(text);
+    let release = text.strip_prefix('v').unwrap_or(text);
+    let version = diopter_trace::predict::version_of(release);
     let wrong = || format!("invalid kernel version `{text}`; write 6.1, or a release of uname -r");
-    version.map(|_| text.to_owned()).ok_or_else(wrong)
+    version.map(|_| release.to_owned()).ok_or_else(wrong)
 }
 
 /// Parses `fio:ENGINE`, and returns the engine.
@@ -384,6 +397,24 @@ mod tests {
         assert_eq!(peer("fio"), Ok(String::new()));
         for text in ["libaio", "fio:", "fio:a b", "dd:x"] {
             assert!(peer(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_trace_takes_some_time() {
+        assert_eq!(traced_time("500ms"), Ok(500_000_000));
+        assert!(traced_time("0s").unwrap_err().starts_with("a trace of no time"));
+        assert_eq!(traced_time("soon"), time("soon"));
+    }
+
+    #[test]
+    fn a_kernel_is_a_version_a_tag_or_a_release() {
+        for text in ["6.1", "v6.1"] {
+            assert_eq!(kernel(text), Ok("6.1".to_owned()));
+        }
+        assert_eq!(kernel("6.18.44-amd64"), Ok("6.18.44-amd64".to_owned()));
+        for text in ["v", "vv6.1", "6", "V6.1"] {
+            assert!(kernel(text).unwrap_err().contains(&format!("`{text}`")), "{text}");
         }
     }
 

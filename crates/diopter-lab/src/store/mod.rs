@@ -253,6 +253,7 @@ impl Store {
             } else if facts.is_dir() {
                 unpack::add_dir(&mut parts, file)?;
             } else {
+                build_tree::check_image(file)?;
                 image = Some(fs::canonicalize(file).map_err(LabError::file("open", file))?);
             }
         }

@@ -8,7 +8,7 @@ use diopter_os::Errno;
 
 use super::{Shown, count};
 use crate::document::{Finding, Severity};
-use crate::model::Trace;
+use crate::model::{Trace, TracedFile};
 use crate::totals::{errno_name, failure_of};
 
 pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
@@ -29,9 +29,9 @@ fn finding(trace: &Trace, errno: Errno, requests: Vec<usize>) -> Finding {
     let shown = Shown { times: count(requests.len()), requests, of: count(of) };
     let name = errno_name(errno);
     let seen = format!("{} failed with {name}", shown.share("requests"));
-    let path = files.first().and_then(|file| trace.files.get(*file));
-    let path = path.map_or("FILE".to_owned(), |file| known::shell_word(Path::new(&file.path)));
-    let (cause, remedy) = explained(errno, &path);
+    let file = files.first().and_then(|file| trace.files.get(*file));
+    let probe = file.map_or_else(|| "run `dio probe FILE`".to_owned(), probe);
+    let (cause, remedy) = explained(errno, &probe);
     Finding {
         id: "failed-requests".to_owned(),
         reason: Some(name),
@@ -42,13 +42,28 @@ fn finding(trace: &Trace, errno: Errno, requests: Vec<usize>) -> Finding {
     }
 }
 
-/// Returns the cause of an error, and the remedy for a file.
-fn explained(errno: Errno, path: &str) -> (String, String) {
+/// Returns how to probe a file: with its name, or how to find that first.
+fn probe(file: &TracedFile) -> String {
+    let (major, minor) = file.device;
+    if file.has_name() {
+        return format!("run `dio probe {}`", known::shell_word(Path::new(&file.path)));
+    }
+    match file.inode {
+        0 => format!("run `dio probe` on device {major}:{minor}, which `lsblk` names"),
+        inode => format!(
+            "run `dio probe` on inode {inode} of device {major}:{minor}, which \
+             `find MOUNT -xdev -inum {inode}` names (MOUNT: where the device is mounted)"
+        ),
+    }
+}
+
+/// Returns the cause of an error, and the remedy, of which `probe` is a part.
+fn explained(errno: Errno, probe: &str) -> (String, String) {
     let (cause, remedy) = match errno {
         Errno::EINVAL => (
             "direct I/O on this file needs another alignment of the memory, the offset or the \
              length; nothing was transferred",
-            format!("run `dio probe {path}`, which reports the alignment"),
+            format!("{probe}; it reports the alignment"),
         ),
         Errno::ENOSPC | Errno::EDQUOT => (
             "there was no space for the blocks of the write, or a quota was used up",
@@ -61,11 +76,11 @@ fn explained(errno: Errno, path: &str) -> (String, String) {
         Errno::EIO => (
             "the device or the file system reported an error; the data was not transferred, or a \
              part of it only",
-            format!("read the kernel's log (dmesg), and run `dio probe {path}`"),
+            format!("read the kernel's log (dmesg), and {probe}"),
         ),
         _ => {
             let text = format!("the kernel ended each with: {}", errno.description());
-            return (text, format!("read the kernel's log (dmesg), and run `dio probe {path}`"));
+            return (text, format!("read the kernel's log (dmesg), and {probe}"));
         }
     };
     (cause.to_owned(), remedy)

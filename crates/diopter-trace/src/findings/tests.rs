@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use diopter_os::Errno;
+
 use crate::model::Door;
 use crate::synthetic::{Job, LIMIT};
 
@@ -348,4 +350,24 @@ fn writes_that_are_large_already_are_not_to_become_larger() {
     };
     assert!(appends(512 << 10).contains("in larger pieces"));
     assert!(!appends(1 << 20).contains("larger"));
+}
+
+#[test]
+fn a_file_without_a_name_is_not_one_to_probe_but_one_to_find() {
+    let remedy = |path: &str, inode, errno: Errno| {
+        let mut trace = Job::default().trace();
+        trace.files[0].path = path.to_owned();
+        trace.files[0].inode = inode;
+        let result = Some(-i64::from(errno.raw()));
+        trace.requests.iter_mut().for_each(|request| request.result = result);
+        findings(&trace)[0].remedy.clone()
+    };
+    assert!(remedy("/mnt/f", 12, Errno::EINVAL).contains("run `dio probe /mnt/f`"));
+    for errno in [Errno::EINVAL, Errno::EIO, Errno::ENOMEM] {
+        let text = remedy("253:0:12", 12, errno);
+        assert!(!text.contains("dio probe 253:0"), "{text}");
+        assert!(text.contains("`find MOUNT -xdev -inum 12`") && text.contains("253:0"), "{text}");
+        let text = remedy("253:0", 0, errno);
+        assert!(!text.contains("dio probe 253:0") && text.contains("device 253:0"), "{text}");
+    }
 }

@@ -60,12 +60,13 @@ impl Join {
         collector.finish();
         let trace = &mut collector.trace;
         if self.unfinished > 0 {
-            let unfinished = self.unfinished;
-            trace.unknown.push(format!("how {unfinished} requests ended: no event showed it"));
+            let requests = counted(self.unfinished, ["request", "requests"]);
+            trace.unknown.push(format!("how {requests} ended: no event showed it"));
         }
         if !self.workers.is_empty() {
-            let count = self.workers.len();
-            trace.unknown.push(format!("{count} entries of rings that workers of the kernel took"));
+            let count = u64::try_from(self.workers.len()).expect("a length fits 64 bits");
+            let entries = counted(count, ["entry", "entries"]);
+            trace.unknown.push(format!("{entries} of rings that workers of the kernel took"));
         }
         trace.files = self.file_ids.iter().map(|file| self.files.describe(*file)).collect();
         trace.unseen_files = self.files.on_btrfs();
@@ -74,7 +75,6 @@ impl Join {
             trace.unknown.push(unseen(&trace.unseen_files));
         }
         trace.queues = self.queues;
-        trace.elapsed_ns = self.last;
     }
 
     fn age(&self, time: u64) -> u64 {
@@ -190,6 +190,10 @@ fn unseen(files: &[String]) -> String {
         "requests that btrfs served through the page cache: it has no event for misaligned ones, \
          nor for writes with checksums; run `dio probe {path}`, which reports what it serves so"
     )
+}
+
+fn counted(count: u64, [one, many]: [&str; 2]) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 fn renumbered(number: &mut usize, numbers: &[Option<usize>]) -> bool {

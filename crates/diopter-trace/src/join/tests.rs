@@ -105,6 +105,19 @@ fn sectors(error: i64) -> Sectors {
 }
 
 #[test]
+fn the_time_of_a_trace_is_that_of_its_requests_and_not_of_other_events() {
+    let mut script = Script::new();
+    script.at(KERNEL, What::LogSlept);
+    script.now += 3_000_000_000;
+    script.begin(ROOT, 0).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+    script.now += 5_000_000_000;
+    script.at(KERNEL, What::LogSlept).begin(KERNEL, 0).at(ROOT, What::TaskEnded(ROOT));
+    let trace = script.end();
+    assert_eq!((trace.requests.len(), trace.elapsed_ns), (1, 3000));
+    assert_eq!(Script::new().at(KERNEL, What::LogSlept).end().elapsed_ns, 0);
+}
+
+#[test]
 fn a_request_of_a_ring_is_reported_as_such_also_when_its_entry_is_not_seen() {
     let mut script = Script::new();
     script.ring().begin(ROOT, 0).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
@@ -306,7 +319,7 @@ fn a_thread_of_the_kernel_that_works_for_a_ring_makes_its_requests() {
     let trace = script.end();
     assert_eq!(ends(&trace), [(0, Some(Context::Task), Some(4096))]);
     assert!(trace.requests[0].is_punted && trace.requests[0].door == Door::Uring);
-    assert_eq!(trace.unknown, ["1 entries of rings that workers of the kernel took"]);
+    assert_eq!(trace.unknown, ["1 entry of rings that workers of the kernel took"]);
 }
 
 #[test]
@@ -374,7 +387,7 @@ fn a_request_without_an_end_leaves_after_a_minute() {
     assert_eq!((script.join.held(), collector.trace.requests.len()), (0, 1));
     assert_eq!(collector.trace.requests[0].result, None);
     script.join.finish(&mut collector);
-    assert_eq!(collector.trace.unknown, ["how 1 requests ended: no event showed it"]);
+    assert_eq!(collector.trace.unknown, ["how 1 request ended: no event showed it"]);
 }
 
 fn scope(thread: u32, cgroup: u64) -> Scope {

@@ -61,6 +61,10 @@ fn first_requests(trace: &Trace, most: usize) -> Vec<u8> {
     for group in groups {
         writer.group(group);
     }
+    if writer.packets.is_empty() {
+        // A file without a packet is not a trace.
+        writer.packets.push(TracePacket { sequence: Some(SEQUENCE), ..TracePacket::default() });
+    }
     if let Some(first) = writer.packets.first_mut() {
         first.sequence_flags = Some(IS_FIRST);
     }

@@ -106,3 +106,11 @@ fn of_very_many_requests_the_first_are_written() {
     let requests = events.filter(|event| event.categories == ["request"]).count();
     assert_eq!(requests, 150);
 }
+
+#[test]
+fn a_trace_without_requests_is_a_trace() {
+    let bytes = perfetto(&Trace::default());
+    let packets = PerfettoTrace::decode(bytes.as_slice()).unwrap().packets;
+    assert_eq!(packets.len(), 1);
+    assert_eq!((packets[0].sequence, packets[0].sequence_flags), (Some(SEQUENCE), Some(IS_FIRST)));
+}

@@ -62,6 +62,8 @@ fn ext4_before_its_move_to_iomap_looks_at_cached_pages() {
 fn what_is_not_known_is_unknown() {
     for facts in [
         RequestFacts { version: None, ..WRITE },
+        RequestFacts { version: Some((7, 4)), ..WRITE },
+        RequestFacts { version: Some((9, 9)), is_write: false, ..WRITE },
         RequestFacts { file_system: "btrfs", ..WRITE },
         RequestFacts { file_system: "", ..WRITE },
         RequestFacts { is_extending: None, ..WRITE },

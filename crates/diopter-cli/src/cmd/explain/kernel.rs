@@ -51,6 +51,10 @@ pub struct KernelCompletion {
     pub why: &'static str,
 }
 
+/// Of a request that moves nothing: of 0 bytes, or a read at the end of the file.
+const WITHOUT_BIO: KernelCompletion =
+    KernelCompletion { context: "task", why: "there is no bio to wait for" };
+
 /// A fallback to the page cache.
 #[derive(Serialize, JsonSchema)]
 pub struct PageCache {
@@ -96,7 +100,8 @@ pub fn of(explained: &Explained<'_>, extents: Option<&[DeviceExtent]>) -> Kernel
         let (place, why) = predict::context(&facts);
         KernelCompletion { context: place.name(), why }
     };
-    let (waited, queued) = (at(RequestFacts { is_queued: false, ..facts }), at(facts));
+    let waited = at(RequestFacts { is_queued: false, ..facts });
+    let queued = if explained.plan.bios.is_empty() { WITHOUT_BIO } else { at(facts) };
     let queue = device.and_then(|(_, number)| BlockQueue::of_device(number));
     let direct = || explained.plan.bios.iter().filter(|bio| bio.way != "buffered");
     Kernel {

@@ -174,7 +174,7 @@ mod tests {
             kernel_release: "6.18.44".to_owned(),
             requests,
             bytes: requests * 4096,
-            traced_ns: 2_000_000_000,
+            elapsed_ns: 2_000_000_000,
             by_file: vec![FileSummary {
                 path: format!("/srv/{requests}"),
                 requests,

@@ -67,7 +67,15 @@ fn try_run(args: &TraceArgs, look: &Look) -> Result<u8, Failure> {
         return difference(a, b, (format, output), look);
     }
     let html = args.html.as_deref().map(Place::open).transpose()?;
+    if let (Some(output), Some(html)) = (&output, &html)
+        && output.output.is_replaced_by(&html.output)
+    {
+        let name = untrusted::name(&output.path);
+        return Err(Failure::own(format!("-o and --html are both {name}; name two files")));
+    }
     let Recorded { trace, beyond, running } = record(args, format)?;
+    // The terminal may be another size than it was when the trace began.
+    let look = Look::of_stdout(look.is_coloured).of_pipe();
     let mut document = summary_of(&trace, &beyond);
     if args.explain {
         document.predictions = predictions(&trace);
@@ -75,7 +83,7 @@ fn try_run(args: &TraceArgs, look: &Look) -> Result<u8, Failure> {
     if let Some(html) = html {
         html.write(page(&trace, &document).as_bytes())?;
     }
-    let look = if output.is_some() { Look { is_coloured: false, ..*look } } else { *look };
+    let look = if output.is_some() { Look { is_coloured: false, ..look } } else { look };
     let report = match format {
         TraceFormat::Text => look.escaped(&text::of(&document, &look)).into_owned().into_bytes(),
         TraceFormat::Json => json(&document),

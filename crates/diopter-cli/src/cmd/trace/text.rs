@@ -95,14 +95,14 @@ fn overview(document: &Summary, look: &Look) -> String {
     look.entry(0, "", &line)
 }
 
-/// Returns for how long events were recorded, and from the first to the last of them where that is
-/// another time: a program may do something else before and after.
+/// Returns for how long events were recorded, and the time of the requests where that is another
+/// time: a program may do something else before and after.
 fn duration(document: &Summary) -> String {
-    let of_events = time_text(document.elapsed_ns);
+    let of_requests = time_text(document.elapsed_ns);
     match time_text(document.traced_ns) {
-        traced if document.traced_ns == 0 || traced == of_events => format!("in {of_events}"),
+        traced if document.traced_ns == 0 || traced == of_requests => format!("in {of_requests}"),
         traced if document.requests == 0 => format!("in {traced}"),
-        traced => format!("in {traced}, {of_events} from the first event to the last"),
+        traced => format!("in {traced}, {of_requests} from the first request to the last"),
     }
 }
 
@@ -255,8 +255,6 @@ fn predictions(text: &mut String, document: &Summary, look: &Look) {
         ("kind", Side::Left),
         ("expected", Side::Left),
         ("observed", Side::Left),
-        ("device requests", Side::Right),
-        ("seen", Side::Right),
         ("file", Side::Left),
     ]);
     for one in document.predictions.iter().take(KINDS_MAX) {
@@ -265,22 +263,22 @@ fn predictions(text: &mut String, document: &Summary, look: &Look) {
             observed.map(|(name, count)| format!("{name} {}", percent(count, one.requests)));
         let kind = format!("{} {} {}", one.submission, one.op, short_size(one.length));
         let kind = [vec![kind], one.properties.clone()].concat().join(", ");
-        let expected = (one.expected_device_requests_min, one.expected_device_requests_max);
-        let expected = match expected {
-            (Some(least), Some(most)) => range(least, most),
-            _ => "unknown".to_owned(),
+        let observed = observed.collect::<Vec<_>>().join(", ");
+        let pieces = match (one.expected_device_requests_min, one.expected_device_requests_max) {
+            (Some(least), Some(most)) => device_requests(least, most),
+            _ => "device requests unknown".to_owned(),
         };
+        let seen = device_requests(one.device_requests_min, one.device_requests_max);
         table.row(vec![
             one.requests.to_string(),
             kind,
-            one.expected_context.clone(),
-            observed.collect::<Vec<_>>().join(", "),
-            expected,
-            range(one.device_requests_min, one.device_requests_max),
+            format!("{}; {pieces}", one.expected_context),
+            format!("{observed}; {seen}"),
             untrusted::name(&one.path),
         ]);
     }
-    text.push_str(&look.fitted(2, &table, &["file", "seen", "device requests", "expected"]));
+    // Neither side is worth anything without the other: they are folded, and never dropped.
+    text.push_str(&look.fitted(2, &table, &["file", "requests"]));
     if document.predictions.len() > KINDS_MAX {
         let more = document.predictions.len() - KINDS_MAX;
         put(text, &format!("  and {more} more; --json lists all"));
@@ -307,8 +305,12 @@ fn predictions(text: &mut String, document: &Summary, look: &Look) {
     }
 }
 
-fn range(least: u64, most: u64) -> String {
-    if least == most { least.to_string() } else { format!("{least} to {most}") }
+fn device_requests(least: u64, most: u64) -> String {
+    if least == most {
+        number(most, "device request")
+    } else {
+        format!("{least} to {most} device requests")
+    }
 }
 
 fn files(document: &Summary) -> Table {
@@ -414,6 +416,27 @@ mod tests {
     }
 
     #[test]
+    fn expected_and_observed_device_requests_are_shown_in_every_width() {
+        let mut predictions = predicted();
+        (predictions[0].op, predictions[0].submission) = ("read".to_owned(), "queued".to_owned());
+        (predictions[0].length, predictions[0].expected_context) =
+            (2 << 20, "interrupt".to_owned());
+        predictions[0].path = "/mnt/a/long/path/to/a/file".to_owned();
+        predictions[0].expected_device_requests_min = Some(17);
+        predictions[0].expected_device_requests_max = Some(513);
+        predictions[0].device_requests_min = 16;
+        let document = Summary { predictions, ..document() };
+        for look in [40, 60, 72, 80, 100].map(|width| Look::of_columns(false, Some(width))) {
+            let report = of(&document, &look);
+            let table = report.split("expected, and observed").nth(1).unwrap();
+            let words: Vec<&str> = table.split_whitespace().collect();
+            for word in ["expected", "observed", "17", "513", "16", "kworker"] {
+                assert!(words.contains(&word), "{word}: {report}");
+            }
+        }
+    }
+
+    #[test]
     fn no_width_breaks_a_number() {
         let with_digits = |report: &str| -> BTreeSet<String> {
             let has_digit = |word: &&str| word.chars().any(|letter| letter.is_ascii_digit());
@@ -438,15 +461,15 @@ mod tests {
     }
 
     #[test]
-    fn the_duration_is_that_of_the_trace_and_not_only_that_of_its_events() {
+    fn the_duration_is_that_of_the_trace_and_not_only_that_of_its_requests() {
         let check = |elapsed_ns, traced_ns, expected: &str| {
             let document = Summary { elapsed_ns, traced_ns, ..document() };
             let look = Look { width: 500, ..LOOK };
             let report = of(&document, &look);
             assert!(report.lines().nth(1).unwrap().contains(expected), "{expected}: {report}");
         };
-        let events = "in 2.5 s, 2.0 s from the first event to the last; 800 bios";
-        check(2_010_000_000, 2_500_000_000, events);
+        let both = "in 2.5 s, 2.0 s from the first request to the last; 800 bios";
+        check(2_010_000_000, 2_500_000_000, both);
         check(2_490_000_000, 2_500_000_000, "in 2.5 s; 800 bios");
         check(2_010_000_000, 0, "in 2.0 s; 800 bios");
         let nothing =
