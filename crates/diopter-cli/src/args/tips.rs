@@ -41,8 +41,8 @@ const RECURSIVE: &str = "directories are read with all that is below them";
 /// The other targets of a command that clap requires.
 const TRACED: &str = "'-p PID', '--cgroup PATH' and '--all' trace running processes";
 
-/// Replaces the tip of an error about an unknown option of a command, if there is a better one; adds
-/// one where the command that is traced is missing.
+/// Replaces the tip of an error about an unknown option of a command, if there is a better one, and
+/// adds one where the command that is traced is missing.
 pub fn improved(mut error: clap::Error, command: Option<&str>) -> clap::Error {
     if error.kind() == ErrorKind::MissingRequiredArgument && command == Some("trace") {
         add(&mut error, TRACED);

@@ -51,7 +51,7 @@ pub struct KernelCompletion {
     pub why: &'static str,
 }
 
-/// Of a request that moves nothing: of 0 bytes, or a read at the end of the file.
+/// The place for a request that moves nothing: of 0 bytes, or a read at the end of the file.
 const WITHOUT_BIO: KernelCompletion =
     KernelCompletion { context: "task", why: "there is no bio to wait for" };
 
