@@ -177,7 +177,7 @@ fn copy_source(
     }
     if options.existing == WhenThere::Replace
         && let Destination::Named(entry) | Destination::Inside(entry) = &destination
-        && session.link(found.metadata(), entry)?
+        && session.link(found.metadata(), || source.to_owned(), entry)?
     {
         return Ok(());
     }
