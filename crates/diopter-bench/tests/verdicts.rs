@@ -400,6 +400,20 @@ fn columns_of_documents_belong_together_by_name() {
     assert!(message.starts_with("base.json has the columns a, b, new.json has c;"), "{message}");
 }
 
+#[test]
+fn a_ratio_that_is_not_of_the_figures_next_to_it_has_a_note() {
+    let note = |new: &[f64]| {
+        let base = [100.0, 110.0, 100.0, 110.0, 100.0, 110.0, 100.0];
+        let comparison = compare::columns(&pair(&base, new), &Settings::default());
+        let ratio = judged(&comparison)[0].ratio.unwrap();
+        (ratio, comparison.notes.iter().any(|note| note.contains("the figures are medians")))
+    };
+    let (ratio, is_noted) = note(&[120.0, 120.0, 900.0, 120.0, 900.0, 120.0, 900.0]);
+    assert!(ratio > 2.0 && is_noted, "the medians are 100 and 120, and the ratio {ratio}");
+    let (ratio, is_noted) = note(&[120.0, 132.0, 120.0, 132.0, 120.0, 132.0, 120.0]);
+    assert!((ratio - 1.2).abs() < 1e-9 && !is_noted, "{ratio}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

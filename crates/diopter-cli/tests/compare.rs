@@ -196,6 +196,8 @@ fn percentiles_of_fios_default_output_are_those_of_clat() {
     let shown = place.run(line);
     assert!(shown.stdout.contains("clat-p99") && shown.stdout.contains(" us "), "{}", shown.stdout);
     assert!(shown.stdout.contains("latency is clat, from submission"), "{}", shown.stdout);
+    let all = place.run("compare --all a.json b.json").stdout;
+    assert_eq!(all.matches("clat-p99").count(), 2, "clat-p99 and clat-p999, once each: {all}");
     let own = place.run("compare --metric clat-p99 a.json b.json");
     assert!(!own.stdout.contains("latency is clat"), "{}", own.stdout);
     assert!(own.stdout.contains("clat-p99"), "{}", own.stdout);

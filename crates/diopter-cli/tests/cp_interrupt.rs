@@ -154,11 +154,35 @@ fn a_signal_in_a_tree_leaves_whole_files_only() {
     let is_begun = || std::fs::read_dir(&target).is_ok_and(|entries| entries.count() >= 3);
     wait_for("the third file", is_begun);
     let text = assert_ended_by(copy, Signal::INT, 130);
-    assert!(text.contains("ended by SIGINT after ") && text.contains(" -u "), "{text}");
+    assert!(text.contains("ended by SIGINT after ") && text.contains(" -uT "), "{text}");
     let copied = names(&target);
     assert!((1..8).contains(&copied.len()), "{copied:?}");
     for name in copied {
         assert_same(&source.join(&name), &target.join(&name));
+    }
+    // The advice makes one copy, and not a second one in the first.
+    cp_well(&["-ruT"], &source, &target);
+    assert_eq!(names(&target), names(&source));
+}
+
+#[test]
+fn the_advice_after_a_signal_is_the_command_that_continues() {
+    let dir = dir();
+    let [source, made, there, other] =
+        ["source", "made", "there", "other"].map(|name| dir.path().join(name));
+    for dir in [&source, &there, &other] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    make_file(&source.join("file"), 11, SLOW_BYTES);
+    for (option, target, name, advice) in [
+        ("--resume", &made, "file", "no file is complete; run the command again with -T to"),
+        ("--resume", &there, "source/file", "is unchanged; run the command again to continue"),
+        ("-q", &other, "source/file", "--resume would have kept"),
+    ] {
+        let copy = start_slowly(&["-r", option], &source, target);
+        wait_for_record(&target.join(name));
+        let text = assert_ended_by(copy, Signal::INT, 130);
+        assert!(text.contains(advice), "{text}");
     }
 }
 

@@ -94,6 +94,19 @@ fn names_of_one_file_are_names_of_one_copy_as_with_cp() {
 }
 
 #[test]
+fn names_that_are_printed_are_those_of_the_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    tree(&source);
+    let target = dir.path().join("target");
+    let output = cp(env!("CARGO_BIN_EXE_dio"), &["cp", "-av"], &[&source], &target);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let printed = text.lines().rev().skip(1).collect::<Vec<_>>();
+    assert!(printed.len() > 3 && output.status.success(), "{text}");
+    assert!(printed.iter().all(|name| Path::new(name).starts_with(&source)), "{text}");
+}
+
+#[test]
 fn what_is_there_is_replaced_or_stays() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");

@@ -233,6 +233,29 @@ fn objects_of_a_manifest_that_was_renamed_are_not_left_over() {
 }
 
 #[test]
+fn adopt_names_the_objects_of_a_plain_copy_that_lack_their_attribute() {
+    let place = Place::new().with_data();
+    std::fs::create_dir(place.path("copy")).unwrap();
+    for name in place.names().iter().filter(|name| name.starts_with("data")) {
+        std::fs::write(place.path("copy").join(name), std::fs::read(place.path(name)).unwrap())
+            .unwrap();
+    }
+    let adopted = place.run("stripe adopt copy/data");
+    assert_eq!((adopted.status, adopted.stderr.lines().count()), (0, 4), "{}", adopted.stderr);
+    let expected = ["copy/data.0", "it has no user.diopter", "setfattr", "docs/striped-files.md"];
+    let said = adopted.stderr.lines().next().unwrap();
+    assert!(expected.iter().all(|word| said.contains(word)), "{said}");
+    let refusal = place.refusal("sum copy/data");
+    assert!(expected.iter().skip(1).all(|word| refusal.contains(word)), "{refusal}");
+    let uuid = place.json("stripe info data --json")["uuid"].as_str().unwrap().to_owned();
+    for number in 0..4 {
+        place.mark(&format!("copy/data.{number}"), &format!("{uuid} {number}"));
+    }
+    assert_eq!(place.run("stripe adopt copy/data").stderr, "");
+    place.stdout("sum copy/data");
+}
+
+#[test]
 fn what_cannot_be_made_is_refused_with_what_to_do_and_leaves_nothing() {
     let place = Place::new();
     std::fs::write(place.path("taken"), "text").unwrap();

@@ -291,8 +291,9 @@ fn publish(session: &mut Session<'_>, named: Named, flushed: Result<(), Errno>) 
     if let Err(failure) = small.publish(session, flushed) {
         session.note_failure(&failure);
     }
-    for (target, _level) in links {
-        match session.link(&source, &target) {
+    for (target, level) in links {
+        let path = || Entry::new(&level.source, &target.name).path();
+        match session.link(&source, path, &target) {
             Ok(true) => {}
             Ok(false) => {
                 let cause = "the copy of the file under its first name failed";

@@ -40,6 +40,9 @@ pub struct Ended {
     pub signal: Signal,
     /// The state of the target that was being written.
     pub left: Left,
+    /// True if the target is a directory that this run made: the same run again would copy into it,
+    /// and with [`Options::no_target_directory`] onto it.
+    pub made_directory: bool,
 }
 
 /// The state of a target after its copy was interrupted.
@@ -71,6 +74,7 @@ pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> 
     };
     pipeline.limit(options.bytes_per_second);
     let mut session = Session::new(options, pipeline, stop, observer);
+    let was_directory = options.target.is_dir();
     let signal = copy_all(&mut session);
     let (counts, backend, written_to) = session.finish();
     let left = match written_to {
@@ -79,7 +83,8 @@ pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> 
         WrittenTo::LeftObjects(target) => Left::Objects(target),
         WrittenTo::InPlace(target) => Left::PartlyWritten(target),
     };
-    let ended = signal.map(|signal| Ended { signal, left });
+    let made_directory = !was_directory && options.target.is_dir();
+    let ended = signal.map(|signal| Ended { signal, left, made_directory });
     Outcome { report: counts.report(backend, started.elapsed(), signal), ended }
 }
 
@@ -172,7 +177,7 @@ fn copy_source(
     }
     if options.existing == WhenThere::Replace
         && let Destination::Named(entry) | Destination::Inside(entry) = &destination
-        && session.link(found.metadata(), entry)?
+        && session.link(found.metadata(), || source.to_owned(), entry)?
     {
         return Ok(());
     }

@@ -103,7 +103,7 @@ impl Tree<'_, '_> {
             self.session.skip(if metadata.is_file() { metadata.len() } else { 0 });
             Ok(())
         } else if self.batch.add_link(inode, &target, level)
-            || self.session.link(metadata, &target)?
+            || self.session.link(metadata, || entry.path(), &target)?
             || !is_temporary_name && self.batch.add(self.session, (entry, inode), (level, depth))
         {
             Ok(())

@@ -206,6 +206,10 @@ impl LayoutError {
                 "name a directory or a block device"
             }
             Kind::WrongKind(_) => "restore what was there",
+            Kind::Foreign { found: None, .. } => {
+                "if it is a plain copy of the object, restore its attribute with setfattr \
+                 (docs/striped-files.md, The objects)"
+            }
             Kind::Foreign { .. } => "restore the object that belongs to this layout",
             Kind::SealedSize { .. } => {
                 "restore the object, or unseal the layout to take it as it is"

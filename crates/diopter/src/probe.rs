@@ -103,7 +103,8 @@ pub struct Facts {
     pub kernel: Kernel,
     /// The mount of the file system; `None` for a device.
     pub mount: Option<Mount>,
-    /// Mount points of the device itself or of a partition of it.
+    /// Mount points of the device itself or of a partition of it; of a file, those of the loop
+    /// devices over it.
     pub device_mounts: Vec<PathBuf>,
     /// Limits of the block device below; `None` if there is no single one.
     pub queue: Option<BlockQueue>,
@@ -187,6 +188,7 @@ fn gather(path: &Path, backend: BackendKind) -> Result<Facts, SetupError> {
         facts.queue = BlockQueue::of_device(metadata.rdev());
     } else {
         facts.kind = NameKind::File;
+        facts.device_mounts = holders::mounts_over(&mounts, &metadata);
         facts.mount = mounts::of_descriptor(&mounts, opened.fd.as_fd());
         facts.queue = queue_of(metadata.dev(), facts.mount.as_ref());
     }

@@ -87,6 +87,15 @@ fn finish(sides: sides::Sides<'_>, settings: &Settings, mut rule: Rule) -> Compa
                 .to_owned(),
         );
     }
+    let is_apart = |row: &ComparedRow| row.is_apart_from_medians(rule.effect_floor);
+    if rows.iter().any(|row| row.verdict.is_some() && is_apart(row)) {
+        notes.push(
+            "the rounds vary so much that a ratio is not that of the figures next to it: the \
+             ratio, its interval and the verdict are of the mean over all but the extreme rounds, \
+             and the figures are medians"
+                .to_owned(),
+        );
+    }
     let verdicts: Vec<Verdict> = rows.iter().filter_map(|row| row.verdict).collect();
     Comparison {
         schema: SCHEMA.to_owned(),

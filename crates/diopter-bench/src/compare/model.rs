@@ -182,6 +182,15 @@ impl Verdict {
     }
 }
 
+impl ComparedRow {
+    /// Returns true if the ratio differs from that of the two medians by more than this fraction.
+    pub(super) fn is_apart_from_medians(&self, floor: f64) -> bool {
+        let of_medians = self.value.zip(self.base_value).map(|(new, base)| new / base);
+        let factor = self.ratio.zip(of_medians).map(|(ratio, medians)| (ratio / medians).ln());
+        factor.is_some_and(|factor| factor.abs() > floor.ln_1p())
+    }
+}
+
 impl Interval {
     #[must_use]
     pub fn contains(&self, ratio: f64) -> bool {

@@ -5,7 +5,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::document::{Bench, Job, ReadWrite};
+use crate::document::{Bench, Job, ReadWrite, Span};
+use crate::number::float;
 
 /// Fields that are for people, or do not affect the figures.
 const NOT_COMPARED: [&str; 3] = ["name", "seed", "unknown"];
@@ -69,6 +70,7 @@ pub fn fields(job: &Job) -> BTreeMap<String, String> {
     let known = object.into_iter().filter(|(name, _)| counts(name));
     let mut fields: BTreeMap<String, String> = known
         .filter_map(|(name, value)| match value {
+            _ if name == "span" => Some((name, words_of(job.span))),
             Value::Null => None,
             Value::String(text) if text.is_empty() => None,
             Value::String(text) => Some((name, text)),
@@ -83,6 +85,14 @@ pub fn fields(job: &Job) -> BTreeMap<String, String> {
     };
     fields.insert("direction".to_owned(), way.to_owned());
     fields
+}
+
+/// Returns the end of a round: `30 s`, `4096 bytes`.
+fn words_of(span: Span) -> String {
+    match span {
+        Span::RuntimeNs(ns) => format!("{} s", float(ns) / 1e9),
+        Span::IoBytes(bytes) => format!("{bytes} bytes"),
+    }
 }
 
 /// An index of a document's jobs.
@@ -148,7 +158,7 @@ impl<'a> Jobs<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Row, Span};
+    use crate::document::Row;
 
     fn job() -> Job {
         Job {
@@ -158,7 +168,7 @@ mod tests {
             iodepth: 64,
             numjobs: 1,
             size: 2 << 30,
-            span: Span::RuntimeNs(100),
+            span: Span::RuntimeNs(200_000_000),
             is_direct: true,
             file_system: Some("ext4".to_owned()),
             ..Job::default()
@@ -180,8 +190,7 @@ mod tests {
         let other = Job { block_bytes: 8192, is_direct: false, ..job() };
         assert_eq!(differing(other), "block_bytes 4096 against 8192, is_direct true against false");
         let other = Job { span: Span::IoBytes(100), ..job() };
-        let expected = r#"span {"runtime_ns":100} against {"io_bytes":100}"#;
-        assert_eq!(differing(other), expected);
+        assert_eq!(differing(other), "span 0.2 s against 100 bytes");
     }
 
     #[test]

@@ -174,6 +174,19 @@ mod tests {
     }
 
     #[test]
+    fn the_latency_is_one_that_has_percentiles_as_clat_of_fio() {
+        let mut read = direction(10_000.0, 58_000);
+        let mean = Latency { count: 10_000, mean_ns: 60_000.0, ..Default::default() };
+        read.latencies.as_mut().unwrap().lat = Some(mean.clone());
+        let found = block(&bench(vec![sample(Some(read.clone()), None)], 1)).unwrap();
+        assert!(found.title.ends_with("to completion (clat)"), "{}", found.title);
+        assert_eq!(texts(&found), ["randread 4k|10.0 k|39.1 MiB/s|58.0 us|174 us|-"]);
+        read.latencies = Some(Latencies { lat: Some(mean), ..Default::default() });
+        let found = block(&bench(vec![sample(Some(read), None)], 1)).unwrap();
+        assert_eq!(found.title, "IOPS, bandwidth, latency from start to completion");
+    }
+
+    #[test]
     fn reads_and_writes_of_one_job_have_their_own_latencies() {
         let both = sample(Some(direction(7000.0, 10_000)), Some(direction(3000.0, 20_000)));
         let block = block(&bench(vec![both], 1)).unwrap();

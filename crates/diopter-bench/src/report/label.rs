@@ -46,7 +46,7 @@ impl Labels {
     pub(super) fn of(rows: &[Row]) -> Labels {
         let varying: Vec<usize> = (0..PARTS.len()).filter(|&at| is_varying(rows, at)).collect();
         let name = |job: &Job, parts: &[usize]| {
-            let mut words = vec![target_of(job).to_owned()];
+            let mut words = vec![section_of(job), target_of(job).to_owned()];
             words.extend([job.rw.name().to_owned(), short_size(job.block_bytes)]);
             words.extend(parts.iter().map(|&at| PARTS[at](job)));
             words.retain(|word| !word.is_empty());
@@ -85,6 +85,11 @@ fn pace_of(job: &Job) -> String {
         words.push(format!("thinks {}", time(float(job.think_ns))));
     }
     words.join(" ")
+}
+
+/// Returns `hot:` for the section `hot` of a job file: the name of its job begins with it.
+fn section_of(job: &Job) -> String {
+    job.name.split_once(": ").map_or_else(String::new, |(section, _)| format!("{section}:"))
 }
 
 /// Returns `striped` or `image`: always shown, since the default is a plain file.
@@ -138,6 +143,16 @@ mod tests {
         assert_eq!(Labels::of(std::slice::from_ref(&striped)).full, ["striped write 4k"]);
         let rows = [job(ReadWrite::Write, "ext4", 64), striped];
         assert_eq!(Labels::of(&rows).full, ["write 4k depth 64", "striped write 4k depth 1"]);
+    }
+
+    #[test]
+    fn the_section_of_a_job_file_is_part_of_the_label() {
+        let mut rows = [job(ReadWrite::Read, "ext4", 64), job(ReadWrite::Read, "ext4", 64)];
+        rows[0].job.name = "hot: ext4 read 4k depth 64".to_owned();
+        rows[1].job.name = "cold: ext4 read 4k depth 64".to_owned();
+        let labels = Labels::of(&rows);
+        assert_eq!(labels.full, ["hot: read 4k", "cold: read 4k"]);
+        assert_eq!(labels.without_file_system, labels.full);
     }
 
     #[test]

@@ -84,15 +84,19 @@ pub(super) fn curve(cell: &Cell, direction: Direction, kind: Kind) -> Option<Cur
     Some(Curve { count, mean_ns: total / float(count), ns })
 }
 
-/// Returns the latency that all measured cells have: what a program sees, if they have it.
+/// Returns the latency whose percentiles all measured cells have: what a program sees, if they have
+/// those. By default fio records only the mean of `lat`. Without any, it is one that all have.
 pub(super) fn kind_of(bench: &Bench) -> Option<Kind> {
     let cells = || bench.rows.iter().flat_map(|row| &row.cells).filter(|it| !it.samples.is_empty());
-    let has = |cell: &Cell, kind: Kind| {
-        let directions = cell.samples.iter().flat_map(Sample::directions);
-        let mut latencies = directions.filter_map(|one| kind.of(one.latencies.as_ref()?));
-        latencies.any(|latency| latency.count > 0)
+    let all_have = |kind: Kind, is_had: fn(&Latency) -> bool| {
+        cells().all(|cell| {
+            let directions = cell.samples.iter().flat_map(Sample::directions);
+            let mut latencies = directions.filter_map(|one| kind.of(one.latencies.as_ref()?));
+            latencies.any(|latency| latency.count > 0 && is_had(latency))
+        })
     };
-    [Kind::Lat, Kind::Clat].into_iter().find(|kind| cells().all(|cell| has(cell, *kind)))
+    let find = |is_had| [Kind::Lat, Kind::Clat].into_iter().find(|kind| all_have(*kind, is_had));
+    find(|latency| latency.hdr.is_some() || !latency.percentiles.is_empty()).or(find(|_| true))
 }
 
 /// Merges the histograms of all rounds; `None` if one is missing or unreadable.

@@ -140,7 +140,7 @@ impl Tables<'_> {
 
     fn title(&self, subject: Subject) -> String {
         let name = match subject {
-            Subject::TotalIo => "TOTAL_IO".to_owned(),
+            Subject::TotalIo => "bytes of a round".to_owned(),
             Subject::Judged => {
                 let mut names: Vec<String> = Vec::new();
                 for metric in self.metrics() {

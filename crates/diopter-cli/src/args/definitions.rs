@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::ErrorKind;
 use clap::{ArgAction, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -163,16 +164,17 @@ pub enum Command {
 /// with --overwrite.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = format!("{EXAMPLES_CP}\n\n{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}")
+    after_long_help = format!("{EXAMPLES_CP}\n\n{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}"),
+    override_usage = "dio cp [OPTIONS] <SRC>... <DST>"
 )]
 pub struct CpArgs {
-    /// Files, striped files, block devices, IMAGE::/PATH or, with -r, directories to copy
+    /// SRC: files, striped files, block devices, IMAGE::/PATH or, with -r, directories to copy.
+    /// DST, the last name: a file, striped file, rados: name or directory, or with --overwrite a
+    /// device or IMAGE::/PATH
+    // One list: of two, clap takes a name with a dash after `--` for an option, and ends the list
+    // at an option.
     #[arg(required = true, value_name = "SRC")]
-    pub sources: Vec<PathBuf>,
-    /// Target: a file, striped file, rados: name or directory, or with --overwrite a device or
-    /// IMAGE::/PATH
-    #[arg(value_name = "DST")]
-    pub target: PathBuf,
+    pub names: Vec<PathBuf>,
     /// Copy directories recursively
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
@@ -404,8 +406,17 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     if words.iter().any(|word| word == "--version") {
         command = command.long_version(preload::LONG_VERSION.as_str());
     }
-    let matches = command.try_get_matches_from(words);
-    Cli::from_arg_matches(&matches.map_err(|error| tips::improved(error, command_of(words)[0]))?)
+    let matches = command.try_get_matches_from_mut(words);
+    let matches = matches.map_err(|error| tips::improved(error, command_of(words)[0]))?;
+    let cli = Cli::from_arg_matches(&matches)?;
+    if let Command::Cp(CpArgs { names, .. }) = &cli.command
+        && let [source] = names.as_slice()
+    {
+        let message = format!("missing destination after '{}'", source.display());
+        let cp = command.find_subcommand_mut("cp").expect("a command");
+        return Err(cp.error(ErrorKind::MissingRequiredArgument, message));
+    }
+    Ok(cli)
 }
 
 /// Returns the exit status of a wrong command line. `dio trace` and `dio run` pass on the status of
@@ -522,9 +533,38 @@ mod tests {
         let Command::Cp(cp) = parse(&words("dio cp a b c")).unwrap().command else {
             panic!("cp was typed")
         };
-        assert_eq!(cp.sources, [PathBuf::from("a"), PathBuf::from("b")]);
-        assert_eq!(cp.target, PathBuf::from("c"));
-        assert!(refusal("dio cp a").contains("DST"));
+        assert_eq!(cp.names, ["a", "b", "c"].map(PathBuf::from));
+        let missing = refusal("dio cp a");
+        assert!(missing.contains("error: missing destination after 'a'"), "{missing}");
+        assert!(missing.contains("Usage: dio cp [OPTIONS] <SRC>... <DST>"), "{missing}");
+    }
+
+    #[test]
+    fn options_are_between_names_and_names_with_a_dash_after_two() {
+        for line in [
+            "dio cp a --verify b -v c",
+            "dio cp -- a -x b",
+            "dio cp -r -- a -rf --json",
+            "dio sum a --json b",
+            "dio sum -- a -x",
+            "dio probe a --json b",
+            "dio probe -- a -x",
+            "dio verify a --json b",
+            "dio verify -- a -x",
+            "dio compare a --json b",
+            "dio compare -- a -x -y",
+            "dio report a --csv b",
+            "dio report -- a -x",
+            "dio stripe info -- -x",
+            "dio stripe create a --objects b c --stripe-size 1M",
+            "dio stripe create --objects b c -- -x",
+        ] {
+            assert!(parse(&words(line)).is_ok(), "{line}: {}", refusal(line));
+        }
+        let Command::Cp(cp) = parse(&words("dio cp a --verify -- -x b")).unwrap().command else {
+            panic!("cp was typed")
+        };
+        assert_eq!((cp.verify, cp.names), (true, ["a", "-x", "b"].map(PathBuf::from).to_vec()));
     }
 
     #[test]

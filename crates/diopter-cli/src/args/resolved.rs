@@ -98,7 +98,7 @@ fn is_coloured(when: ColorWhen, environment: &Environment, is_terminal: bool) ->
     }
 }
 
-/// Returns the options of a copy.
+/// Returns the options of a copy, of two names at least.
 pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
     let usual = [Attribute::Mode, Attribute::Ownership, Attribute::Timestamps];
     let all = cp.archive.then_some(Attribute::All);
@@ -106,9 +106,11 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
     let kept = cp.preserve.into_iter().map(Attribute::from);
     let kept: Vec<Attribute> = kept.chain(all).chain(usual).collect();
     let left_out: Vec<Attribute> = cp.no_preserve.into_iter().map(Attribute::from).collect();
+    let mut sources = cp.names;
+    let target = sources.pop().expect("one name is refused where it is parsed");
     let copy = Options {
-        sources: cp.sources,
-        target: cp.target,
+        sources,
+        target,
         recursive: cp.recursive || cp.archive,
         preserve: Preserve::new(&kept, &left_out),
         one_file_system: cp.one_file_system,

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use diopter_copy::{Ended, Failure, Left, Report, WayReport};
+use diopter_copy::{Ended, Failure, Left, Options, Report, WayReport, WhenThere, image_path};
 use diopter_text::untrusted;
 use indicatif::BinaryBytes;
 
@@ -35,7 +35,7 @@ pub fn run(options: &CpOptions, filter: &Filter, output: &mut dyn Write) -> u8 {
     let outcome = diopter_copy::copy(&options.copy, signals.flag(), &mut progress);
     progress.finish();
     if let Some(ended) = &outcome.ended {
-        log::line(&format!("dio cp: {}", ending(ended, outcome.report.files, options.copy.resume)));
+        log::line(&format!("dio cp: {}", ending(ended, outcome.report.files, &options.copy)));
     }
     log_how(filter, &outcome.report);
     conclude(options, &outcome.report, output)
@@ -67,13 +67,13 @@ pub fn json_schema() -> schemars::Schema {
 }
 
 /// Returns the last line of a run that a signal ended: what it left, and what to do.
-fn ending(ended: &Ended, files: u64, has_resume: bool) -> String {
+fn ending(ended: &Ended, files: u64, options: &Options) -> String {
     let name = ended.signal.name();
+    let again = again(ended, files, options);
     if let (Left::Unchanged, 1..) = (&ended.left, files) {
         let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
         return format!(
-            "ended by {name} after {files}, and no other is changed; run the command again with \
-             -u to copy the rest"
+            "ended by {name} after {files}, and no other is changed; {again} to copy the rest"
         );
     }
     let remedy = match &ended.left {
@@ -85,11 +85,30 @@ fn ending(ended: &Ended, files: u64, has_resume: bool) -> String {
             let target = untrusted::name(target);
             return format!("ended by {name}: objects of {target} remain, with the mark");
         }
-        Left::Unchanged if has_resume => "run the same command again to continue",
-        Left::Unchanged => "pass --resume to continue an interrupted copy",
-        _ => "run the command again",
+        Left::Unchanged if options.resume => format!("{again} to continue"),
+        Left::Unchanged => format!("{again}; --resume would have kept what was copied"),
+        _ => again.to_owned(),
     };
-    format!("ended by {name}: the destination is unchanged; {remedy}")
+    let state = match ended.made_directory {
+        true => "no file is complete",
+        false => "the destination is unchanged",
+    };
+    format!("ended by {name}: {state}; {remedy}")
+}
+
+/// Returns what to do for the rest: the options that keep the next run from copying again what this
+/// one has, and into a directory that this one made.
+fn again(ended: &Ended, files: u64, options: &Options) -> &'static str {
+    let mut names = options.sources.iter().chain([&options.target]);
+    let has_image = names.any(|name| image_path::split(name).is_some());
+    let updates = files > 0 && options.existing == WhenThere::Replace && !has_image;
+    let is_named = ended.made_directory && !options.no_target_directory;
+    match (updates, is_named) {
+        (false, false) => "run the command again",
+        (true, false) => "run the command again with -u",
+        (false, true) => "run the command again with -T",
+        (true, true) => "run the command again with -uT",
+    }
 }
 
 /// Returns one line: what was copied, and how fast.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
@@ -64,7 +64,12 @@ fn name_of(page: &Command) -> &str {
 }
 
 fn page_of(command: &Command) -> Man {
-    Man::new(command.clone())
+    // The synopsis is made of the names and not of the usage: the list of `dio cp` has two.
+    let with_target = |arg: Arg| match arg.get_value_names() {
+        Some([name]) if name == "SRC" => arg.value_name("SRC>... <DST"),
+        _ => arg,
+    };
+    Man::new(command.clone().mut_args(with_target))
         .source(concat!("dio ", env!("CARGO_PKG_VERSION")))
         .manual("diopter: direct I/O on Linux")
 }

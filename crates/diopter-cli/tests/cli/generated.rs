@@ -80,6 +80,12 @@ fn help_of_every_command_is_as_it_was() {
 }
 
 #[test]
+fn the_synopsis_of_cp_has_its_target() {
+    let page = stdout_of(&["man", "cp"]);
+    assert!(page.contains("<\\fISRC>... <DST\\fR>"), "{page}");
+}
+
+#[test]
 fn help_of_a_command_is_printed_by_help_too() {
     for words in [&["cp"][..], &["stripe", "create"], &["trace"]] {
         let by_command = stdout_of(&[&["help"], words].concat());

@@ -62,6 +62,16 @@ fn a_mounted_device_is_not_written() {
     let line = format!("explain write {device}::/file --offset 0 --length 4k");
     place.refused(&line, &["EBUSY", "unmount"]);
     place.refused(&format!("probe {device}::/"), &["mounted at", "use the files there"]);
+    // Its journal has changes for as long as it is mounted.
+    for line in [
+        "cp image::/file out",
+        "probe image::/file",
+        "explain read image::/file --offset 0 --length 4k",
+    ] {
+        place.refused(line, &["mounted at", mount.path().to_str().unwrap(), "unmount it"]);
+    }
+    let point = &place.json("probe image")["names"][0]["mounted_at"][0];
+    assert_eq!(point, mount.path().to_str().unwrap());
 }
 
 #[test]

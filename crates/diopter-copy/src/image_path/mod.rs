@@ -131,7 +131,8 @@ fn with_remedy(error: Error) -> Error {
     }
 }
 
-/// Returns an error that says that the device is mounted, if it is: that explains all others.
+/// Returns an error that says that the device, or a loop device over the image, is mounted, if it
+/// is: that explains all others.
 fn if_mounted(image: &Path, error: Error) -> Error {
     let facts = match &error {
         Error::Image(error) if error.kind != ImageErrorKind::NotFound => {
@@ -141,7 +142,7 @@ fn if_mounted(image: &Path, error: Error) -> Error {
     };
     let points = facts.map(|reported| reported.facts.device_mounts).unwrap_or_default();
     let Some(point) = points.first() else { return error };
-    let what = format!("the device is mounted at {}", point.display());
+    let what = format!("its file system is mounted at {}", point.display());
     let remedy = "use the files there, or unmount it first";
     ImageError::new(ImageErrorKind::Refused, what).with_remedy(remedy).into()
 }

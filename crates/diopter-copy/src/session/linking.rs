@@ -2,6 +2,7 @@
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use super::Session;
 use crate::dir::{Entry, FileId};
@@ -26,14 +27,20 @@ impl Session<'_> {
     }
 
     /// Gives the copy of a file another name, if there is one. Returns false if there is none.
-    pub fn link(&mut self, source: &Metadata, target: &Entry) -> Step<bool> {
+    /// `path` is the name of the source, which is reported as those of files are.
+    pub fn link(
+        &mut self,
+        source: &Metadata,
+        path: impl Fn() -> PathBuf,
+        target: &Entry,
+    ) -> Step<bool> {
         if !self.keeps_links_of(source)
             || !self.links.link(source, target, self.options.existing)?
         {
             return Ok(false);
         }
         self.begin_file();
-        self.observer.begins(Pass::Copy, &target.path(), 0);
+        self.observer.begins(Pass::Copy, &path(), 0);
         self.observer.skips(source.len());
         self.counts.links += 1;
         self.flush_dir(&target.dir)?;

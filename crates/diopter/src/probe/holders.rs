@@ -18,6 +18,13 @@ pub(crate) fn loops_over(file: &std::fs::Metadata) -> Vec<String> {
     names.filter(|name| name.starts_with("loop") && is_over(name, file)).collect()
 }
 
+/// Returns the mount points of the loop devices over a regular file, and of their partitions.
+pub(super) fn mounts_over(mounts: &[mounts::Mount], file: &std::fs::Metadata) -> Vec<PathBuf> {
+    let node = |name: String| std::fs::metadata(Path::new("/dev").join(name)).ok();
+    let devices = loops_over(file).into_iter().filter_map(node);
+    devices.flat_map(|device| mounts::of_device(mounts, device.rdev())).collect()
+}
+
 fn is_over(name: &str, file: &std::fs::Metadata) -> bool {
     let attribute = Path::new("/sys/block").join(name).join("loop/backing_file");
     let Ok(path) = std::fs::read_to_string(attribute) else { return false };

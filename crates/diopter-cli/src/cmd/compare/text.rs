@@ -21,7 +21,11 @@ pub fn of(comparison: &Comparison, is_all: bool, look: &Look) -> String {
         let against = format!("{} against {}", column.label, comparison.columns[base].label);
         text.push_str(&look.entry(0, "", &untrusted::name(&against)));
         let rows = || comparison.rows.iter().filter(|row| row.column == at);
-        let of = |is_judged| rows().filter(move |row| row.verdict.is_some() == is_judged);
+        // What was measured in place of another figure has a separate row.
+        let is_shown = |row: &&ComparedRow| row.verdict.is_some() || row.measured.is_none();
+        let of = |is_judged| {
+            rows().filter(is_shown).filter(move |row| row.verdict.is_some() == is_judged)
+        };
         text.push_str(&judged(comparison, &of(true).collect::<Vec<_>>(), look));
         if is_all {
             text.push_str(&others(comparison, &of(false).collect::<Vec<_>>(), look));

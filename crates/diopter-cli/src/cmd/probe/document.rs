@@ -48,7 +48,8 @@ pub struct Name {
     pub kernel: Kernel,
     /// The file system that holds it; null for a block device.
     pub file_system: Option<FileSystem>,
-    /// Where the block device, or a partition of it, is mounted.
+    /// Where the block device, or a partition of it, is mounted; of a file, where a loop device
+    /// over it is.
     pub mounted_at: Vec<String>,
     /// The block device below; null if there is no single one.
     pub device: Option<Device>,

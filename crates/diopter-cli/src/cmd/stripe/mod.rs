@@ -9,7 +9,7 @@ mod text;
 use std::path::Path;
 
 use diopter::layouts::LayoutError;
-use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
+use diopter_layouts::layout::{CreateOptions, Layout, ObjectAccess, ObjectPlace};
 
 use crate::args::{CreateArgs, StripeCommand};
 use crate::cmd::rados;
@@ -84,6 +84,10 @@ fn adopt(name: &Path) -> Result<u8, LayoutError> {
     layout.check_adoption()?;
     if crate::output::print(&text::of_adoption(name, &layout), DONE) == DONE {
         layout.adopt()?;
+        // A copy that lost the mark may have lost the attributes of the objects too.
+        for error in layout.each_object(ObjectAccess::READ).filter_map(Result::err) {
+            log::fail("stripe adopt", &format!("marked, but not usable yet: {error}"));
+        }
         return Ok(DONE);
     }
     // If the list could not be printed, the mark is not set.
