@@ -175,5 +175,5 @@ fn nothing_in_a_document_ends_the_script_around_it() {
     let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
     let read: serde_json::Value = serde_json::from_str(data).expect("all of the data is there");
     assert_eq!(read["columns"][1]["label"], bench.columns[1].label.as_str());
-    assert_eq!(page.matches("</script>").count(), 9, "data and eight scripts");
+    assert_eq!(page.matches("</script>").count(), 10, "data and nine scripts");
 }

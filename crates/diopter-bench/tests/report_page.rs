@@ -1,8 +1,6 @@
 //! The page of a report in a real browser: it opens without complaint, makes no requests, has the
 //! marks that its data has, and fits the window of a telephone.
 
-#[path = "report/browser.rs"]
-mod browser;
 #[path = "report/documents.rs"]
 mod documents;
 
@@ -11,10 +9,10 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use browser::Browser;
 use diopter_bench::compare::Comparison;
 use diopter_bench::document::{Bench, Cell};
 use diopter_bench::report;
+use diopter_testkit::browser::Browser;
 
 struct Page {
     bench: Bench,
@@ -67,11 +65,6 @@ fn pages_open_without_complaint_ask_for_nothing_and_fit_a_telephone() {
     }
 }
 
-/// Faults of the layout of the open page.
-fn layout_faults(browser: &mut Browser) -> Vec<String> {
-    serde_json::from_value(browser.value(include_str!("report/layout.js"))).unwrap()
-}
-
 /// With DIOPTER_SCREENSHOTS, a directory: each page as a picture, for people.
 fn keep_picture(browser: &mut Browser, name: &str) {
     let Some(directory) = std::env::var_os("DIOPTER_SCREENSHOTS") else { return };
@@ -102,7 +95,7 @@ fn no_text_is_cut_off_and_no_labels_overlap() {
         for (width, scheme) in [(1400, "dark"), (800, "light"), (400, "light")] {
             browser.open(&page.path, width, scheme);
             keep_picture(&mut browser, &format!("{name}-{width}-{scheme}"));
-            assert_eq!(layout_faults(&mut browser), Vec::<String>::new(), "{name} at {width}");
+            assert_eq!(browser.layout_faults(), Vec::<String>::new(), "{name} at {width}");
         }
     }
 }
@@ -148,7 +141,7 @@ fn a_matrix_of_sizes_and_depths_is_a_heat_map_for_each_way() {
     browser.settle();
     let shown = "document.querySelectorAll('#heat figure').length";
     assert_eq!(browser.count(shown), columns - 1, "the base has no ratio");
-    assert_eq!(layout_faults(&mut browser), Vec::<String>::new());
+    assert_eq!(browser.layout_faults(), Vec::<String>::new());
     assert_eq!(browser.marks("chart-ratios", "ratio"), 30, "the farthest");
     // Costs of large and of small requests are not on one axis.
     assert!(browser.count("document.querySelectorAll('#chart-processor svg').length") > 1);

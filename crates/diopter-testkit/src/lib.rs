@@ -1,11 +1,14 @@
 //! The shared parts of diopter's tests: loop and zram devices, mounts, file systems that are slow
-//! or refuse, files of every shape, memory, seeds and skips. Each has an owner and goes away with
+//! or refuse, files of every shape, memory, a
+//! browser, seeds and skips. Each has an owner and goes away with
 //! it.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "of tests, for tests: where a name says it all, nothing is added")]
 
 pub mod env;
+#[cfg(feature = "browser")]
+pub mod browser;
 pub mod figures;
 pub mod memory;
 pub mod files;

@@ -6,6 +6,9 @@ use crate::untrusted;
 
 /// The palette of both themes, and what all pages have.
 const STYLE: &str = include_str!("../assets/page.css");
+/// Elements, numbers with their units, and the switch of the theme, which run before the scripts
+/// of a page.
+const SCRIPT: &str = include_str!("../assets/page.js");
 /// Forbids all requests.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
                       img-src data:";
@@ -21,7 +24,7 @@ pub struct Page<'a> {
     pub body: Markup,
     /// The data of its scripts, as JSON: the text of the element `data`.
     pub data: &'a str,
-    /// Its scripts, in the order in which they run.
+    /// Its scripts, in the order in which they run, after that of all pages (`assets/page.js`).
     pub scripts: &'a [&'a str],
 }
 
@@ -48,6 +51,7 @@ impl Page<'_> {
                     script type="application/json" id="data" {
                         (PreEscaped(data.replace('<', "\\u003c")))
                     }
+                    script { (PreEscaped(SCRIPT)) }
                     @for script in scripts { script { (PreEscaped(script)) } }
                 }
             }
@@ -73,7 +77,7 @@ mod tests {
         };
         let page = page.into_text();
         assert!(page.ends_with("</html>\n"), "{page}");
-        assert_eq!(page.matches("</script>").count(), 2);
+        assert_eq!(page.matches("</script>").count(), 3);
         assert!(!page.contains("<b>") && !page.contains('\u{202e}'), "{page}");
         let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
         let read: String = serde_json::from_str(data).unwrap();

@@ -1,5 +1,5 @@
-// Which request is shown, and who says so: the picture, the lists, the buttons, the keys, the
-// address (#request-17). Drawing stands in trace_timeline.js.
+// Chooses the request that is shown: by the chart, the lists, the buttons, the keys, the address
+// (#request-17). trace_timeline.js draws it.
 "use strict";
 
 {
@@ -8,8 +8,8 @@
   const kinds = [
     ["all that are here", () => true],
     ["the slowest", (request) => request.w.includes("slowest")],
-    ["put off to a worker", (request) => request.c === "kworker"],
-    ["cut into several", (request) => request.m > 1 || request.i.some((bio) => bio[5] > 1)],
+    ["deferred to a worker", (request) => request.c === "kworker"],
+    ["split into several", (request) => request.m > 1 || request.i.some((bio) => bio[5] > 1)],
     ["shown by a finding", (request) => request.w.includes("finding")],
   ];
   let chosen = null;
@@ -18,23 +18,23 @@
 
   const optionOf = (request) => {
     const total = totalOf(request);
-    const took = total === null ? "no end seen" : timeText(total);
+    const took = total === null ? "no end seen" : show.time(total);
     const where = request.c ? `, ${request.c}` : "";
-    return element("option", { value: request.n },
+    return el("option", { value: request.n },
       `${request.n}: ${request.op} ${sizeText(request.l)} at ${request.o}, ${took}${where}`);
   };
 
   const choose = (request) => {
     if (!request) return;
     chosen = request;
-    if (!shown.includes(request)) show(0);
+    if (!shown.includes(request)) list(0);
     byId("request").value = String(request.n);
     places = drawOverview(byId("overview"), requests, chosen);
     drawRequest(byId("request-view"), request, requests, files, choose);
   };
 
   // Of many the slowest come first in the list; of all, they stay in the order of time.
-  const show = (kind) => {
+  const list = (kind) => {
     shown = requests.filter(kinds[kind][1]);
     if (kind !== 0) shown.sort((one, other) => (totalOf(other) || 0) - (totalOf(one) || 0));
     byId("kind").value = String(kind);
@@ -57,16 +57,17 @@
   };
 
   const start = () => {
+    document.querySelector("header.top").append(themeSwitch());
     if (requests.length === 0) {
       byId("timeline").hidden = true;
       return;
     }
     kinds.forEach(([label, holds], at) => {
       const count = requests.filter(holds).length;
-      if (count > 0) byId("kind").append(element("option", { value: at }, `${label} (${count})`));
+      if (count > 0) byId("kind").append(el("option", { value: at }, `${label} (${count})`));
     });
     byId("kind").addEventListener("change", (event) => {
-      show(Number(event.target.value));
+      list(Number(event.target.value));
       choose(shown[0]);
     });
     byId("request").addEventListener("change", (event) => choose(numbered(event.target.value)));
@@ -93,7 +94,7 @@
       if (window.innerWidth !== width) choose(chosen);
       width = window.innerWidth;
     });
-    show(0);
+    list(0);
     const asked = /^#request-(\d+)$/.exec(window.location.hash);
     const slowest = requests.reduce((best, one) => ((totalOf(one) || 0) > (totalOf(best) || 0) ? one : best));
     choose((asked && numbered(asked[1])) || slowest);

@@ -198,6 +198,8 @@ pub const PACKAGE: &[&str] =
 /// The page of a report in a real browser.
 pub const REPORT_PAGE: &[&str] =
     &["test", "-p", "diopter-bench", "--test", "report_page", "--", "--nocapture"];
+pub const TRACE_PAGE: &[&str] =
+    &["test", "-p", "diopter-trace", "--lib", "html::", "--", "--nocapture"];
 
 /// Objects and striped objects on a real cluster.
 pub const DIO_RADOS: &[&str] = &["test", "-p", "diopter-cli", "--test", "rados"];

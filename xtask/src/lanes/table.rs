@@ -381,7 +381,10 @@ pub const LANES: &[Lane] = &[
         ..plain("fio", 70, &[test(&["test", "-p", "diopter-fio", "--", "--nocapture"])])
     },
     plain("report", 15, &[test(&["test", "-p", "diopter-bench", "--test", "report"])]),
-    Lane { needs: &[Capability::Chromium], ..plain("report-page", 100, &[test(REPORT_PAGE)]) },
+    Lane {
+        needs: &[Capability::Chromium],
+        ..plain("report-page", 100, &[test(REPORT_PAGE), test(TRACE_PAGE)])
+    },
     plain("lab-host", 80, &[test(LAB_HOST)]),
     Lane { needs: &[Capability::Qemu], ..plain("lab", 60, &[test(LAB)]) },
     Lane { needs: &[Capability::Qemu], ..plain("guest", 130, &[test(GUEST)]) },

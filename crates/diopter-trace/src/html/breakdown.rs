@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
-use super::parts::{grouped, percent, width};
+use super::parts::{grouped, percent, time, width};
 use crate::document::{PhaseLatency, Summary};
-use crate::findings::{op_name, time_text};
+use crate::findings::op_name;
 use crate::model::Trace;
 use crate::phases::{PHASE_NAMES, Phases};
 use crate::sentences::of_total;
@@ -35,9 +35,12 @@ pub fn section(trace: &Trace, summary: &Summary) -> Markup {
             h2 { "Where the time went" }
             p.quiet {
                 "The time of all requests together, which overlap: "
-                (time_text(whole)) ". Point at a block for its figures."
+                (time(whole)) ". Point at a block for its figures."
             }
             (icicle(trace, whole))
+            p.axis {
+                span { "0" } span { "time of all requests together" } span { (time(whole)) }
+            }
             (table(summary, whole))
         }
     }
@@ -51,7 +54,7 @@ fn icicle(trace: &Trace, whole: u64) -> Markup {
                 div class={ "block " (block.class) }
                     style={ "left:" (width(block.from, whole)) "%;width:"
                             (width(block.length, whole)) "%;--level:" (block.level) }
-                    title={ (block.label) ": " (time_text(block.length)) ", "
+                    title={ (block.label) ": " (time(block.length)) ", "
                             (percent(block.length, whole)) } {
                     span { (block.label) }
                 }
@@ -133,8 +136,8 @@ fn table(summary: &Summary, whole: u64) -> Markup {
     html! {
         div.scroll { table {
             thead { tr {
-                th { "phase" } th.wide { "is the time" } th.n { "requests" } th.n { "p50" }
-                th.n { "p99" } th.n { "max" } th.n { "share" }
+                th { "phase" } th.wide { "is the time" } th.num { "requests" } th.num { "p50" }
+                th.num { "p99" } th.num { "max" } th.num { "share" }
             } }
             tbody {
                 @for ((name, meaning), phase) in PHASE_NAMES.iter().zip(meanings).zip(phases) {
@@ -159,14 +162,14 @@ fn cells(phase: Option<PhaseLatency>, whole: u64) -> Markup {
     html! {
         @match phase {
             Some(phase) => {
-                td.n { (grouped(phase.count)) }
-                td.n { (time_text(phase.p50)) }
-                td.n { (time_text(phase.p99)) }
-                td.n { (time_text(phase.max)) }
-                td.n { (percent(phase.sum, whole)) }
+                td.num { (grouped(phase.count)) }
+                td.num { (time(phase.p50)) }
+                td.num { (time(phase.p99)) }
+                td.num { (time(phase.max)) }
+                td.num { (percent(phase.sum, whole)) }
             }
             None => {
-                td.n { "-" } td.n { "-" } td.n { "-" } td.n { "-" } td.n { "-" }
+                td.num { "-" } td.num { "-" } td.num { "-" } td.num { "-" } td.num { "-" }
             }
         }
     }

@@ -27,6 +27,7 @@ pub fn page(trace: &Trace, summary: &Summary) -> String {
     let body = html! {
         main {
             (parts::head(summary))
+            (contents(summary))
             (parts::findings(summary))
             (breakdown::section(trace, summary))
             (timeline(summary, &sample))
@@ -39,17 +40,35 @@ pub fn page(trace: &Trace, summary: &Summary) -> String {
     Page { title: &title, style: STYLE, body, data: &data, scripts: &SCRIPTS }.into_text()
 }
 
+/// Links to the sections, which are in this order.
+fn contents(summary: &Summary) -> Markup {
+    let sections = [
+        ("findings", "Findings"),
+        ("breakdown", "Time"),
+        ("timeline", "Requests"),
+        ("completions", "Completions"),
+        ("files", "Files"),
+        ("bios", "Bios"),
+    ];
+    let shown = sections.iter().filter(|(id, _)| *id != "timeline" || summary.requests > 0);
+    html! {
+        nav.toc aria-label="Sections" {
+            ul { @for (id, name) in shown { li { a href={ "#" (id) } { (name) } } } }
+        }
+    }
+}
+
 fn timeline(summary: &Summary, sample: &Sample) -> Markup {
     let shown = sample.requests.len();
     html! {
         section #timeline {
             h2 { "One request, from system call to wake-up" }
             p.quiet {
-                "Pick a request in the picture or in the list; the arrow keys go from one to the \
+                "Pick a request in the chart or in the list; the arrow keys go from one to the \
                  next. " (shown) " of " (summary.requests) " requests are here"
                 @if u64::try_from(shown).is_ok_and(|shown| shown < summary.requests) {
-                    ": the slowest, examples of each finding, those put off or cut, and runs of \
-                     neighbours taken by chance"
+                    ": the slowest, examples of each finding, those deferred or split, and \
+                     random runs of neighbours"
                 }
                 "."
             }
@@ -57,7 +76,7 @@ fn timeline(summary: &Summary, sample: &Sample) -> Markup {
                 p.notice { "The timeline is drawn by JavaScript, which is off here. All else on \
                             this page is there without it." }
             }
-            div.overview #overview {}
+            figure #chart-requests { div.plot #overview {} }
             div.picker {
                 label { "Show " select #kind {} }
                 label.grow { "Request " select #request size="1" {} }

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::document::{Completions, Finding, PhaseLatency, Severity, Summary};
+use crate::document::{Completions, Finding, PhaseLatency, Severity, Spread, Summary};
 use crate::findings::time_text;
 use crate::sentences;
 
@@ -15,19 +15,24 @@ const SIZES_MAX: usize = 12;
 /// Returns the head: the command, the figures that matter most, and the reasons to doubt them.
 pub fn head(summary: &Summary) -> Markup {
     let total = summary.latency_ns.total;
-    let time =
-        |pick: fn(&PhaseLatency) -> u64| total.map_or("-".to_owned(), |it| time_text(pick(&it)));
+    let percentile =
+        |pick: fn(&PhaseLatency) -> u64| total.map_or("-".to_owned(), |it| time(pick(&it)));
     html! {
-        header.top {
+        header.top { div {
             p.quiet { "What the kernel did with the direct I/O of" }
-            h1 { code { (crate::summary::title(summary)) } }
+            h1 { code {
+                @for (at, word) in crate::summary::title(summary).split(' ').enumerate() {
+                    @if at > 0 { " " }
+                    span { (word) }
+                }
+            } }
             p.quiet {
                 "Linux " (summary.kernel_release) ", " (summary.made_by)
                 @if summary.exit_status != 0 {
                     "; the command's exit status is " (summary.exit_status)
                 }
             }
-        }
+        } }
         @if summary.lost_events > 0 {
             p.notice.bad {
                 strong { (summary.lost_events) " events were lost." }
@@ -40,13 +45,14 @@ pub fn head(summary: &Summary) -> Markup {
                 ul { @for unknown in &summary.unknown { li { (unknown) } } }
             }
         }
+        @let bios = format!("{:.2}", summary.bios_per_request.mean);
         dl.tiles {
             div { dt { "requests" } dd { (grouped(summary.requests)) } }
             div { dt { "moved" } dd { (size(summary.bytes)) } }
-            div { dt { "bios a request" } dd { (format!("{:.2}", summary.bios_per_request.mean)) } }
-            div { dt { "most at once" } dd { (grouped(summary.in_flight_max)) } }
-            div { dt { "half within" } dd { (time(|it| it.p50)) } }
-            div { dt { "99 % within" } dd { (time(|it| it.p99)) } }
+            div { dt { "bios per request" } dd { (bios) } }
+            div { dt { "max in flight" } dd { (grouped(summary.in_flight_max)) } }
+            div { dt { "p50" } dd { (percentile(|it| it.p50)) } }
+            div { dt { "p99" } dd { (percentile(|it| it.p99)) } }
         }
     }
 }
@@ -80,9 +86,9 @@ fn finding(finding: &Finding) -> Markup {
                 " " span.badge { (severity) }
             }
             dl {
-                dt { "seen" } dd { (finding.evidence.seen) }
-                dt { "means" } dd { (finding.cause) }
-                dt { "do" } dd { (finding.remedy) }
+                dt { "seen" } dd { (with_micro_sign(&finding.evidence.seen)) }
+                dt { "means" } dd { (with_micro_sign(&finding.cause)) }
+                dt { "do" } dd { (with_micro_sign(&finding.remedy)) }
                 @if !finding.evidence.files.is_empty() {
                     dt { "files" } dd { (finding.evidence.files.join(", ")) }
                 }
@@ -91,7 +97,7 @@ fn finding(finding: &Finding) -> Markup {
                 @for example in &finding.evidence.examples {
                     button type="button" data-request=(example.request) {
                         "request " (example.request)
-                        @if let Some(total) = example.total_ns { " (" (time_text(total)) ")" }
+                        @if let Some(total) = example.total_ns { " (" (time(total)) ")" }
                     }
                 }
             }
@@ -106,17 +112,19 @@ pub fn completions(summary: &Summary) -> Markup {
         section #completions {
             h2 { "Where completions ran" }
             p.quiet {
-                "A completion in an interrupt or in the submitting task is the shortest way. One \
+                "A completion in an interrupt or in the submitting task is the shortest path. One \
                  in a kworker took a detour: a hand-over and a wake-up."
             }
             div.scroll { table {
-                thead { tr { th { "context" } th.n { "requests" } th.n { "share" } th.bars {} } }
+                thead { tr {
+                    th { "context" } th.num { "requests" } th.num { "share" } th.bars {}
+                } }
                 tbody {
                     @for (name, class, count) in counts.iter().filter(|(_, _, count)| *count > 0) {
                         tr {
                             th scope="row" { (name) }
-                            td.n { (grouped(*count)) }
-                            td.n { (percent(*count, summary.requests)) }
+                            td.num { (grouped(*count)) }
+                            td.num { (percent(*count, summary.requests)) }
                             td.bars { (bar(class, *count, summary.requests)) }
                         }
                     }
@@ -141,29 +149,30 @@ fn rows_of(counts: &Completions) -> [(&'static str, &'static str, u64); 6] {
 
 /// The files and devices.
 pub fn files(summary: &Summary) -> Markup {
-    let time = |total: Option<PhaseLatency>, pick: fn(&PhaseLatency) -> u64| {
-        total.map_or("unknown".to_owned(), |total| time_text(pick(&total)))
+    let percentile = |total: Option<PhaseLatency>, pick: fn(&PhaseLatency) -> u64| {
+        total.map_or("unknown".to_owned(), |total| time(pick(&total)))
     };
     html! {
         section #files {
             h2 { "Files and devices" }
             div.scroll { table {
                 thead { tr {
-                    th { "name" } th { "on" } th.n { "reads" } th.n { "writes" } th.n { "moved" }
-                    th.n { "bios" } th.n { "in kworker" } th.n { "p50" } th.n { "p99" }
+                    th { "name" } th { "on" } th.num { "reads" } th.num { "writes" }
+                    th.num { "moved" } th.num { "bios" } th.num { "in kworker" }
+                    th.num { "p50" } th.num { "p99" }
                 } }
                 tbody {
                     @for file in summary.by_file.iter().take(FILES_MAX) {
                         tr {
                             th.path scope="row" { (file.path) }
                             td { (file.file_system) " " span.quiet { (file.device) } }
-                            td.n { (grouped(file.reads)) }
-                            td.n { (grouped(file.writes)) }
-                            td.n { (size(file.bytes)) }
-                            td.n { (grouped(file.bios)) }
-                            td.n { (percent(file.completions.kworker, file.requests)) }
-                            td.n { (time(file.total_ns, |total| total.p50)) }
-                            td.n { (time(file.total_ns, |total| total.p99)) }
+                            td.num { (grouped(file.reads)) }
+                            td.num { (grouped(file.writes)) }
+                            td.num { (size(file.bytes)) }
+                            td.num { (grouped(file.bios)) }
+                            td.num { (percent(file.completions.kworker, file.requests)) }
+                            td.num { (percentile(file.total_ns, |total| total.p50)) }
+                            td.num { (percentile(file.total_ns, |total| total.p99)) }
                         }
                     }
                 }
@@ -183,23 +192,32 @@ pub fn bios(summary: &Summary) -> Markup {
         section #bios {
             h2 { "Sizes of bios" }
             p.quiet {
-                (grouped(summary.bios)) " bios; a request became "
-                (summary.bios_per_request.min) " to " (summary.bios_per_request.max) "."
+                (grouped(summary.bios)) " bios; "
+                (bios_of_a_request(&summary.bios_per_request)) "."
             }
             div.scroll { table {
-                thead { tr { th.n { "up to" } th.n { "bios" } th.n { "share" } th.bars {} } }
+                thead { tr { th.num { "up to" } th.num { "bios" } th.num { "share" } th.bars {} } }
                 tbody {
                     @for (bytes, count) in &sizes {
                         tr {
-                            th.n scope="row" { (size(*bytes)) }
-                            td.n { (grouped(*count)) }
-                            td.n { (percent(*count, summary.bios)) }
+                            th.num scope="row" { (size(*bytes)) }
+                            td.num { (grouped(*count)) }
+                            td.num { (percent(*count, summary.bios)) }
                             td.bars { (bar("device", *count, most)) }
                         }
                     }
                 }
             } }
         }
+    }
+}
+
+/// Says how many bios a request became.
+fn bios_of_a_request(range: &Spread) -> String {
+    match (range.min, range.max) {
+        (1, 1) => "each request became one bio".to_owned(),
+        (min, max) if min == max => format!("each request became {min} bios"),
+        (min, max) => format!("{min} to {max} bios per request"),
     }
 }
 
@@ -226,7 +244,7 @@ pub fn foot(summary: &Summary) -> Markup {
     html! {
         footer.quiet {
             p {
-                "Traced over " (time_text(traced_ns(summary))) ". Document: "
+                "Traced over " (time(traced_ns(summary))) ". Document: "
                 code { (summary.schema) }
                 " (dio trace --json). docs/trace.md says how to read it."
             }
@@ -252,6 +270,24 @@ pub fn percent(part: u64, whole: u64) -> String {
 
 fn size(bytes: u64) -> String {
     diopter::probe::size_text(bytes).split(" (").next().unwrap_or_default().to_owned()
+}
+
+/// A time in the largest unit that leaves a number of 1 or more, as in the charts.
+pub fn time(ns: u64) -> String {
+    with_micro_sign(&time_text(ns)).replace(' ', "\u{202f}")
+}
+
+/// Replaces the `us` of messages by the unit of the charts.
+fn with_micro_sign(text: &str) -> String {
+    let mut parts = text.split(" us");
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_unit = whole.ends_with(|c: char| c.is_ascii_digit())
+            && !part.starts_with(|c: char| c.is_alphanumeric());
+        whole.push_str(if is_unit { "\u{202f}\u{b5}s" } else { " us" });
+        whole.push_str(part);
+    }
+    whole
 }
 
 /// A count with a thin gap between thousands.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::summary::summary;
 use crate::synthetic::Job;
-use diopter_testkit::env::{Capability, skip};
+use diopter_testkit::browser::Browser;
 
 fn page_of(trace: &Trace) -> String {
     page(trace, &summary(trace))
@@ -35,7 +35,7 @@ fn names_cannot_become_markup() {
     trace.command = vec!["<b>fio</b>".to_owned()];
     let page = page_of(&trace);
     assert!(!page.contains("<script>alert") && !page.contains("<b>fio"));
-    assert_eq!(page.matches("</script>").count(), 3);
+    assert_eq!(page.matches("</script>").count(), 4);
 }
 
 #[test]
@@ -65,48 +65,93 @@ fn nothing_traced_makes_a_page_that_says_so() {
     assert!(page.contains("none on a file system; requests on raw devices"));
 }
 
-/// Returns the DOM and the log of a browser for a page; `None` if there is no browser.
-fn seen_by_a_browser(page: &str) -> Option<(String, String)> {
+#[test]
+fn bios_of_a_request_and_units_read_well() {
+    let page = page_of(&Job::default().trace());
+    assert!(page.contains("each request became one bio."), "{page}");
+    assert!(page_of(&job().trace()).contains("each request became 4 bios."));
+    let mut trace = job().trace();
+    trace.requests[0].bios.truncate(1);
+    assert!(page_of(&trace).contains("1 to 4 bios per request."));
+    // Units of messages are those of the charts.
+    let page = page_of(&job().trace());
+    let markup = page.split("application/json").next().unwrap();
+    assert!(markup.contains("\u{202f}\u{b5}s") && !markup.contains("0 us"), "{markup}");
+}
+
+/// A page that is open in a browser, with its file.
+struct Opened(Browser, tempfile::TempDir);
+
+/// Opens a page at a request in a window of a given width; `None` if there is no browser.
+fn opened(page: &str, width: u32, scheme: &str) -> Option<Opened> {
+    let mut browser = Browser::start()?;
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("page.html");
-    std::fs::write(&file, page).unwrap();
-    let mut browser = std::process::Command::new("chromium");
-    browser.args([
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--enable-logging=stderr",
-        "--virtual-time-budget=2000",
-        "--dump-dom",
-    ]);
-    browser.arg(format!("--user-data-dir={}", dir.path().join("profile").display()));
-    browser.arg(format!("file://{}#request-17", file.display()));
-    let Ok(output) = browser.output() else {
-        skip(Capability::Chromium, "chromium is not installed");
-        return None;
-    };
-    let [dom, reported] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
-    Some((dom, reported))
+    std::fs::write(dir.path().join("page.html"), page).unwrap();
+    browser.open(&dir.path().join("page.html#request-17"), width, scheme);
+    Some(Opened(browser, dir))
 }
 
 #[test]
 fn a_browser_draws_the_requests_and_finds_no_fault() {
-    let Some((dom, reported)) = seen_by_a_browser(&page_of(&job().trace())) else { return };
-    let faults: Vec<&str> = reported.lines().filter(|line| line.contains("CONSOLE")).collect();
-    assert!(faults.is_empty(), "{faults:?}");
-    assert_eq!(dom.matches("class=\"mark kworker\"").count(), 200);
-    assert!(dom.contains("Request 17: write of 128 KiB"), "the one that the address names");
-    for phase in PHASES {
-        assert!(dom.contains(&format!("<rect class=\"{phase}\"")), "{phase} is drawn");
+    let Some(Opened(mut browser, _dir)) = opened(&page_of(&job().trace()), 1280, "light") else {
+        return;
+    };
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert_eq!(browser.count("document.querySelectorAll('.mark.kworker').length"), 200);
+    let shown = browser.value("document.querySelector('#request-view').textContent");
+    let shown = shown.as_str().unwrap();
+    assert!(shown.contains("Request 17: write of 128\u{202f}KiB"), "{shown}");
+    for phase in crate::phases::PHASE_NAMES {
+        let drawn = format!("document.querySelectorAll('#chart-request rect.{phase}').length");
+        assert!(browser.count(&drawn) > 0, "{phase} is drawn");
     }
-    for bio in ["bio 1", "bio 4"] {
-        assert!(dom.contains(&format!(">{bio}</text>")), "{bio} is drawn");
+    for part in ["bio 1", "bio 4", "time since the system call"] {
+        assert!(shown.contains(part), "{part}: {shown}");
     }
 }
 
-const PHASES: [&str; 5] = crate::phases::PHASE_NAMES;
+/// A command of many options, whose requests have a phase that is too short for its name.
+fn awkward() -> Trace {
+    let mut trace = Job::overwrite(|job| job.depth = 16).trace();
+    trace.command = "fio --name=t --filename=tf --size=16M --direct=1 --ioengine=libaio \
+                     --rw=randwrite --bs=4k,64k --iodepth=32 --output=/dev/null"
+        .split(' ')
+        .map(str::to_owned)
+        .collect();
+    trace
+}
+
+#[test]
+fn at_every_width_words_are_whole_and_nothing_is_cut_off() {
+    let page = page_of(&awkward());
+    for (width, scheme) in [(1400, "dark"), (800, "light"), (400, "light")] {
+        let Some(Opened(mut browser, _dir)) = opened(&page, width, scheme) else { return };
+        assert_eq!(browser.layout_faults(), Vec::<String>::new(), "at {width}");
+        let broken = "[...document.querySelectorAll('h1 span')].filter((one) => \
+            one.getClientRects().length > 1 || one.getBoundingClientRect().height > 1.6 * \
+            parseFloat(getComputedStyle(one).fontSize)).map((one) => one.textContent)";
+        assert_eq!(browser.value(broken), serde_json::json!([]), "at {width}");
+        let words = browser.count("document.querySelectorAll('h1 span').length");
+        assert_eq!(words, 10);
+        // A label is in its block, or hidden below it.
+        let cut = "[...document.querySelectorAll('.block:not(.file)')].filter((one) => { \
+            const block = one.getBoundingClientRect(); \
+            const label = one.firstElementChild.getBoundingClientRect(); \
+            return label.top < block.bottom - 1 && label.right > block.right + 0.5; \
+            }).map((one) => one.textContent)";
+        assert_eq!(browser.value(cut), serde_json::json!([]), "at {width}");
+        let wide = "[...document.querySelectorAll('.scroll')].filter((one) => \
+            one.scrollWidth > one.clientWidth).map((one) => one.textContent)";
+        assert_eq!(browser.value(wide), serde_json::json!([]), "tables at {width}");
+    }
+}
+
+#[test]
+fn the_theme_switch_is_that_of_all_pages() {
+    let page = page_of(&job().trace());
+    let Some(Opened(mut browser, _dir)) = opened(&page, 1280, "dark") else { return };
+    let paper = "getComputedStyle(document.body).backgroundColor";
+    let dark = browser.value(paper);
+    browser.value("document.querySelector('input[name=theme][value=light]').click()");
+    assert_ne!(browser.value(paper), dark);
+}

@@ -1,4 +1,4 @@
-//! A headless browser, driven over a pipe by its DevTools protocol. This file has no tests.
+//! A headless browser, driven over a pipe by its DevTools protocol.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -6,8 +6,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use diopter_testkit::env::{Capability, skip};
 use serde_json::{Value, json};
+
+use crate::env::{Capability, skip};
 
 /// Longer than any reply on a busy machine; a browser that hangs fails the test.
 const REPLY_MAX: Duration = Duration::from_secs(90);
@@ -146,6 +147,11 @@ impl Browser {
         self.count(&format!(
             "document.querySelectorAll('#{figure} svg g.{class} > :not(defs, marker)').length"
         ))
+    }
+
+    /// Returns the faults of the open page's layout: text that is cut off, labels that overlap.
+    pub fn layout_faults(&mut self) -> Vec<String> {
+        serde_json::from_value(self.value(include_str!("layout.js"))).unwrap()
     }
 
     /// Presses and releases a key.
