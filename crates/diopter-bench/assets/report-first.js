@@ -93,6 +93,24 @@ const HEATS = {
   ratio: ["Ratio", (cell) => cell.ratio, show.ratio],
 };
 
+/** Returns the colours of a variable of the style sheet, light and dark. */
+function themed(variable) {
+  return ["light", "dark"].map((scheme) => {
+    const probe = document.body.appendChild(el("i", { style: `color-scheme: ${scheme}; color: var(${variable})` }));
+    const { color } = getComputedStyle(probe);
+    probe.remove();
+    return color;
+  });
+}
+
+/** Returns black or white, whichever has the larger contrast with a colour: at least 4.58. */
+function legible(color) {
+  const linear = (part) => (part <= 10.31 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4);
+  const { r, g, b } = d3.rgb(color);
+  const luminance = 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  return (luminance + 0.05) ** 2 > 1.05 * 0.05 ? "#000" : "#fff";
+}
+
 function heatChart(width, column, group, name) {
   const [title, value, format] = HEATS[name];
   const all = (only) => group.flatMap((job) => cells[job.at].map((cell, at) => ({ at, value: value(cell), job })).filter((one) => isNumber(one.value) && one.value > 0 && (only === null || one.at === only)));
@@ -102,17 +120,19 @@ function heatChart(width, column, group, name) {
   const [low, high] = d3.extent(all(null), (one) => Math.log(one.value));
   const far = Math.max(Math.abs(low), Math.abs(high), 0.02);
   const share = (one) => (name === "ratio" ? Math.log(one.value) / far : high > low ? (Math.log(one.value) - low) / (high - low) : 0.5);
-  const tint = (one) => {
+  // The fill of a cell, light and dark; a chart is not drawn again when the theme changes.
+  const tints = (one) => {
     const part = share(one);
-    const hue = name !== "ratio" ? "var(--heat)" : part < 0 ? "var(--worse)" : "var(--better)";
-    return `color-mix(in oklab, ${hue} ${Math.round(8 + 80 * Math.abs(part))}%, var(--raised))`;
+    const hue = themed(name !== "ratio" ? "--heat" : part < 0 ? "--worse" : "--better");
+    return themed("--raised").map((raised, at) => d3.interpolateLab(raised, hue[at])(0.08 + 0.8 * Math.abs(part)));
   };
+  const tint = (one) => `light-dark(${tints(one).join()})`;
   const sizes = [...new Set(group.map((job) => job.block_bytes))].sort(d3.ascending);
   const depths = [...new Set(group.map((job) => job.iodepth))].sort(d3.ascending);
   const left = 52;
   const isRoomy = (width - left - 10) / depths.length > 6.6 * d3.max(own, (one) => format(one.value).length) + 4;
   return Plot.plot({
-    width, height: 64 + 30 * sizes.length, marginLeft: left, marginRight: 10, marginTop: 20, marginBottom: 42,
+    width, height: 64 + 30 * sizes.length, marginLeft: left, marginRight: 10, marginTop: 20, marginBottom: 42, color: { type: "identity" },
     x: { type: "band", domain: depths, padding: 0.04 }, y: { type: "band", domain: [...sizes].reverse(), padding: 0.06 },
     marks: [
       Plot.axisX({ tickSize: 0, label: "iodepth", labelAnchor: "center", labelArrow: "none", color: "var(--soft)" }),
@@ -120,7 +140,7 @@ function heatChart(width, column, group, name) {
       Plot.cell(own, { x: (one) => one.job.iodepth, y: (one) => one.job.block_bytes, fill: tint, rx: 2, className: "heat",
         title: (one) => `${shortBytes(one.job.block_bytes)}, depth ${one.job.iodepth}: ${format(one.value)}` }),
       !isRoomy ? null : Plot.text(own, { x: (one) => one.job.iodepth, y: (one) => one.job.block_bytes, text: (one) => format(one.value), fontSize: 11,
-        fill: (one) => (Math.abs(share(one)) > 0.62 ? "var(--raised)" : "var(--ink)"), className: "heat-labels" }),
+        fill: (one) => `light-dark(${tints(one).map(legible).join()})`, className: "heat-labels" }),
     ],
   });
 }

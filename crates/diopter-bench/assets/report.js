@@ -5,7 +5,7 @@
 
 function contextOf(cell) {
   if (!cell.contexts) return "none";
-  const most = d3.greatest(CONTEXTS.slice(0, 6), ([name]) => cell.contexts[name]);
+  const most = d3.greatest(CONTEXTS.slice(0, 6), ([name]) => cell.contexts[name] || 0);
   return cell.contexts[most[0]] > 0 ? most[0] : "none";
 }
 
@@ -66,7 +66,7 @@ function kernels() {
   const own = d3.range(columns.length).filter((column) => columns[column].kernel);
   if (own.length < 2) return null;
   const seen = new Set(every.filter(({ column }) => own.includes(column)).map(({ cell }) => contextOf(cell)));
-  const deferrers = (cell) => (cell.contexts ? cell.contexts.deferred_by.map(([name, count]) => `${name} ${count.toLocaleString("en")}`).join(", ") : "");
+  const deferrers = (cell) => (cell.contexts && cell.contexts.deferred_by ? cell.contexts.deferred_by.map(([name, count]) => `${name} ${count.toLocaleString("en")}`).join(", ") : "");
   return section("kernels", "Kernels", `The same jobs on each kernel, relative to ${base}. Colour and shape show where the kernel ran completions.`,
     el("ul", { class: "legend" }, CONTEXTS.filter(([name]) => seen.has(name)).map(([name, text, symbol]) => el("li", {}, symbolSample(name, symbol), text))),
     figureOf({

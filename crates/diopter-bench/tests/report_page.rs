@@ -149,6 +149,49 @@ fn a_matrix_of_sizes_and_depths_is_a_heat_map_for_each_way() {
     assert_eq!(browser.marks("chart-depth", "knee"), 0);
 }
 
+/// Returns the contrast of two colours, as WCAG 2 defines it.
+fn contrast(one: &[f64; 3], other: &[f64; 3]) -> f64 {
+    let linear = |part: f64| {
+        let part = part / 255.0;
+        if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+    };
+    let luminance = |[r, g, b]: &[f64; 3]| {
+        0.2126 * linear(*r) + 0.7152 * linear(*g) + 0.0722 * linear(*b) + 0.05
+    };
+    let (one, other) = (luminance(one), luminance(other));
+    one.max(other) / one.min(other)
+}
+
+#[test]
+fn figures_of_a_heat_map_are_legible_in_both_themes() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::matrix());
+    for scheme in ["light", "dark"] {
+        browser.open(&page.path, 1400, scheme);
+        for figure in ["iops", "ratio"] {
+            let choose =
+                format!("document.querySelector('input[name=heat][value={figure}]').click()");
+            browser.value(&choose);
+            browser.settle();
+            let colours = |class: &str| {
+                format!(
+                    "[...document.querySelectorAll('#heat g.{class} > *')].map((one) => \
+                        getComputedStyle(one).fill.match(/[0-9.]+/g).map(Number))"
+                )
+            };
+            let mut read = |class: &str| -> Vec<[f64; 3]> {
+                serde_json::from_value(browser.value(&colours(class))).unwrap()
+            };
+            let (fills, texts) = (read("heat"), read("heat-labels"));
+            assert!(fills.len() == texts.len() && fills.len() >= 54, "{}", fills.len());
+            for (fill, text) in fills.iter().zip(&texts) {
+                let contrast = contrast(fill, text);
+                assert!(contrast >= 4.5, "{text:?} on {fill:?}: {contrast}, {scheme}");
+            }
+        }
+    }
+}
+
 #[test]
 fn charts_have_the_marks_that_the_data_has() {
     let Some(mut browser) = Browser::start() else { return };

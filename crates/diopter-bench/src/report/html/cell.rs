@@ -80,9 +80,16 @@ impl PageCell {
         self.rounds_detail = rounds.collect();
     }
 
-    /// Converts it to JSON with short fractions.
+    /// Converts it to JSON with short fractions and without counts of zero: a page has thousands
+    /// of them.
     pub(super) fn into_value(self) -> Value {
         let mut value = serde_json::to_value(self).expect("strings and numbers are JSON");
+        for counts in ["contexts", "route"] {
+            if let Some(Value::Object(counts)) = value.get_mut(counts) {
+                counts
+                    .retain(|_, count| *count != 0 && !count.as_array().is_some_and(Vec::is_empty));
+            }
+        }
         shorten(&mut value);
         value
     }
@@ -179,7 +186,7 @@ fn shorten(value: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::SeriesPoint;
+    use crate::document::{Contexts, SeriesPoint};
 
     #[test]
     fn a_sliver_at_the_end_of_a_round_is_no_rate() {
@@ -192,6 +199,13 @@ mod tests {
         assert_eq!(rates(&[whole.as_slice(), &[point(20_700_000, 1)]].concat()), [2000.0, 1000.0]);
         let half = [whole.as_slice(), &[point(25_000_000, 5)]].concat();
         assert_eq!(rates(&half), [2000.0, 1000.0, 1000.0]);
+    }
+
+    #[test]
+    fn counts_of_zero_are_omitted() {
+        let mut cell = PageCell::default();
+        cell.figures.contexts = Some(Contexts { hardirq: 7, ..Contexts::default() });
+        assert_eq!(cell.into_value()["contexts"], serde_json::json!({ "hardirq": 7 }));
     }
 
     fn series_of(points: &[SeriesPoint]) -> Vec<(f64, f64)> {
