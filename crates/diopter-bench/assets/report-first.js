@@ -26,16 +26,21 @@ function absoluteLines({ job, column, cell }) {
 function absolute() {
   const measured = every.filter(({ cell }) => cell.rounds > 0 || cell.failure);
   if (measured.length === 0) return null;
-  const kind = data.latency_kind ? `; p50, p99, p99.9: latency from ${KIND_TEXTS[data.latency_kind]} (${data.latency_kind})` : "";
+  const lines = measured.flatMap(absoluteLines);
+  // A column without any figure is left out.
+  const kept = ["Job", "Way", "IOPS", "Bandwidth", "p50", "p99", "p99.9"].map((name, at) => ({ name, at }))
+    .filter(({ at }) => at < 2 || lines.some((line) => line[at] !== "" && line[at] !== "-"));
+  const kind = kept.some(({ at }) => at >= 4) ? `; p50, p99, p99.9: latency from ${KIND_TEXTS[data.latency_kind]} (${data.latency_kind})` : "";
   const medians = data.rounds > 1 ? `medians of ${data.rounds} rounds` : "one round";
-  const head = [["Job", false], ["Way", false], ["IOPS", true], ["Bandwidth", true], ["p50", true], ["p99", true], ["p99.9", true]];
+  const head = kept.map(({ name, at }) => [name, at >= 2]);
   const place = el("div", { id: "absolute" });
   let isWhole = measured.length <= LINES_FIRST;
   const draw = () => {
     const list = isWhole ? measured : measured.slice(0, LINES_FIRST);
     const more = measured.length <= LINES_FIRST ? null : el("button", { type: "button", onclick: () => { isWhole = !isWhole; draw(); } },
       isWhole ? `Show the first ${LINES_FIRST}` : `Show all ${measured.length}`);
-    place.replaceChildren(table(`Absolute figures, ${medians}${kind}`, head, capped(list.flatMap(absoluteLines), head.length)), more || "");
+    place.replaceChildren(table(`Absolute figures, ${medians}${kind}`, head,
+      capped(list.flatMap(absoluteLines).map((line) => kept.map(({ at }) => line[at])), head.length)), more || "");
   };
   window.addEventListener("beforeprint", () => { isWhole = true; draw(); });
   draw();
@@ -50,7 +55,7 @@ function figuresText(cell) {
   return `${show.rate(cell.iops)} IOPS, ${perSecond(cell.bytes_per_second)}${p99 === "-" ? "" : `, p99 ${p99}`}`;
 }
 
-/** Returns the conclusion: the largest decided difference, or the figures of a single way. */
+/** Returns the conclusion: the largest difference, decided if there are verdicts, or the figures of a single way. */
 function conclusion() {
   const measured = every.filter(({ cell }) => isNumber(cell.iops));
   if (measured.length === 0) return "Nothing was measured.";
@@ -59,7 +64,7 @@ function conclusion() {
     const lead = measured.length === 1 ? "" : "The most IOPS: ";
     return [lead, el("b", {}, `${columns[most.column].label}, ${jobs[most.job].label}`), `: ${figuresText(most.cell)}.`];
   }
-  const decided = beside.filter(({ cell }) => isNumber(cell.ratio) && ["better", "worse"].includes(cell.verdict));
+  const decided = beside.filter(({ cell }) => isNumber(cell.ratio) && (!isJudged || ["better", "worse"].includes(cell.verdict)));
   const far = d3.greatest(decided, weight);
   if (!far) {
     if (!isJudged) return null;
@@ -68,7 +73,7 @@ function conclusion() {
   }
   const metric = far.cell.metric === "iops" || !far.cell.metric ? "IOPS" : far.cell.metric.replaceAll("-", " ");
   return [el("b", {}, `${columns[far.column].label}, ${jobs[far.job].label}`), `: ${figuresText(far.cell)}; `,
-    el("b", { class: `v-${far.cell.verdict}` }, `${show.ratio(far.cell.ratio)}\u00d7 the ${metric} of ${columns[columns[far.column].base].label}`),
+    el("b", { class: isJudged ? `v-${far.cell.verdict}` : null }, `${show.ratio(far.cell.ratio)}\u00d7 the ${metric} of ${columns[columns[far.column].base].label}`),
     decided.length > 1 ? ", the largest difference." : "."];
 }
 

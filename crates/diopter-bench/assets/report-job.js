@@ -73,12 +73,15 @@ function latencyChart(width, job, direction, kind) {
 }
 
 function latencies() {
-  const all = every.flatMap(({ cell }) => cell.latencies || []);
+  // Only what has percentiles can be drawn: by default fio records no more than the mean of lat.
+  const isDrawn = (one) => one.ns.some((ns, at) => isNumber(ns) && percents[at] < 100);
+  const drawnOf = (list) => list.flatMap((cell) => cell.latencies || []).filter(isDrawn);
+  const all = drawnOf(cells.flat());
   if (all.length === 0) return null;
-  const has = (kind) => all.some((one) => one.kind === kind);
-  const kinds = KINDS.filter(([kind]) => has(kind));
-  const state = { kind: data.latency_kind || kinds[0][0], direction: "read" };
-  const directionsOf = (job) => ["read", "write"].filter((direction) => cells[job].some((cell) => (cell.latencies || []).some((one) => one.direction === direction)));
+  const kinds = KINDS.filter(([kind]) => all.some((one) => one.kind === kind));
+  const isKind = (kind) => kinds.some(([known]) => known === kind);
+  const state = { kind: isKind(data.latency_kind) ? data.latency_kind : kinds.at(-1)[0], direction: "read" };
+  const directionsOf = (job) => ["read", "write"].filter((direction) => drawnOf(cells[job]).some((one) => one.direction === direction));
   const settle = () => { if (!directionsOf(shown.job).includes(state.direction)) state.direction = directionsOf(shown.job)[0] || "read"; };
   settle();
   const place = el("span", {});

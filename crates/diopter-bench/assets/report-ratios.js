@@ -14,7 +14,10 @@ function headline() {
   if (beside.length === 0) return sentence;
   const tally = tallied(beside);
   const among = `of ${show.count(beside.length, "comparison", "comparisons")} with ${base}`;
-  if (!isJudged) return el("p", { class: "result" }, `${show.count(beside.length, "ratio", "ratios")} to ${base}; none has a verdict.`);
+  if (!isJudged) {
+    sentence.append(` ${show.count(beside.length, "ratio", "ratios")} to ${base}, without verdicts.`);
+    return sentence;
+  }
   const parts = WORDS.filter((word) => tally[word]).flatMap((word, at) => [
     at === 0 ? "" : ", ", el("b", { class: `v-${word}` }, `${tally[word]} ${word}`),
   ]);

@@ -23,6 +23,15 @@ function kernelChart(width, kernels) {
   const [low, high] = d3.extent(points, (point) => point.ratio);
   const span = Math.max(high - low, 0.04);
   const domain = [low - span * 0.12, high + span * 0.12];
+  // Marks of several contexts in one place are next to each other.
+  const contexts = CONTEXTS.map(([name]) => name);
+  for (const [, own] of d3.group(points, (point) => point.kernel)) {
+    for (const point of own) {
+      const near = new Set(own.filter((other) => Math.abs(other.ratio - point.ratio) < span * 0.04).map((other) => other.context));
+      const order = contexts.filter((name) => near.has(name));
+      point.dx = 14 * (order.indexOf(point.context) - (order.length - 1) / 2);
+    }
+  }
   const shape = Object.fromEntries(CONTEXTS.map(([name, , symbol]) => [name, symbol]));
   const ends = d3.sort(groups.map((group) => group.at(-1)), (point) => -point.ratio);
   // Names at the ends are at least a line's height apart.
@@ -40,8 +49,8 @@ function kernelChart(width, kernels) {
       Plot.gridY({ ticks: 6, stroke: "var(--grid)", strokeOpacity: 1 }),
       Plot.ruleY([1], { stroke: "var(--ink)", strokeOpacity: 0.55, className: "baseline" }),
       Plot.line(points, { x: "kernel", y: "ratio", z: "job", stroke: "var(--faint)", strokeWidth: 1.25, className: "kernel-job" }),
-      Plot.dot(points, { x: "kernel", y: "ratio", fill: (point) => `var(--k-${point.context})`, stroke: "var(--raised)", symbol: (point) => shape[point.context], r: 6, className: "kernel-cell",
-        title: (point) => `${jobs[point.job].label}, ${point.kernel}: ${show.ratio(point.ratio)}, ${point.context}` }),
+      [...d3.group(points, (point) => point.dx)].map(([dx, own]) => Plot.dot(own, { x: "kernel", y: "ratio", dx, fill: (point) => `var(--k-${point.context})`, stroke: "var(--raised)", symbol: (point) => shape[point.context], r: 6, className: "kernel-cell",
+        title: (point) => `${jobs[point.job].label}, ${point.kernel}: ${show.ratio(point.ratio)}, ${point.context}` })),
       !isNamed ? null : Plot.text(ends, { x: "kernel", y: (point) => scale.invert(point.label_at), text: (point) => clipped(jobs[point.job].label, right - 20), textAnchor: "start", dx: 12, fill: "var(--soft)", className: "kernel-labels" }),
     ],
   });

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use diopter_bench::compare::Comparison;
-use diopter_bench::document::{Bench, Cell};
+use diopter_bench::document::{Bench, Cell, Contexts};
 use diopter_bench::report;
 use diopter_testkit::browser::Browser;
 
@@ -267,6 +267,58 @@ fn kernels_have_a_picture_of_their_own() {
     let late = colours.iter().filter(|colour| **colour == "var(--k-kworker)").count();
     let early = colours.iter().filter(|colour| **colour == "var(--k-hardirq)").count();
     assert_eq!((late, early), (8, 16), "writes on four of the kernels; all else");
+}
+
+#[test]
+fn marks_of_two_contexts_do_not_hide_each_other() {
+    let Some(mut browser) = Browser::start() else { return };
+    let mut bench = documents::kernels();
+    // All jobs of the base are at 1: one has its completions in a worker.
+    for sample in &mut bench.rows[0].cells[0].samples {
+        sample.contexts = Some(Contexts { kworker: 100, ..Contexts::default() });
+    }
+    let page = page(bench);
+    browser.open(&page.path, 1280, "light");
+    let hidden = "(() => { \
+        const marks = [...document.querySelectorAll('#chart-kernels g.kernel-cell > *')] \
+            .map((one) => ({ fill: one.getAttribute('fill'), box: one.getBoundingClientRect() })); \
+        const middle = ({ box }) => [box.x + box.width / 2, box.y + box.height / 2]; \
+        return marks.filter((one) => marks.some((other) => other.fill !== one.fill \
+            && Math.hypot(...[0, 1].map((at) => middle(one)[at] - middle(other)[at])) < 8)) \
+            .length; })()";
+    assert_eq!(browser.count(hidden), 0);
+}
+
+#[test]
+fn what_has_no_percentiles_is_left_out() {
+    let Some(mut browser) = Browser::start() else { return };
+    let mut page = page(documents::kernels());
+    // As fio records it by default: percentiles of clat only.
+    for sample in
+        page.bench.rows.iter_mut().flat_map(|row| &mut row.cells).flat_map(|cell| &mut cell.samples)
+    {
+        for way in [&mut sample.read, &mut sample.write].into_iter().flatten() {
+            let Some(latencies) = &mut way.latencies else { continue };
+            for one in [&mut latencies.slat, &mut latencies.lat].into_iter().flatten() {
+                one.percentiles.clear();
+            }
+        }
+    }
+    std::fs::write(&page.path, report::html(&page.bench, None)).unwrap();
+    browser.open(&page.path, 1280, "light");
+    let kinds = "[...document.querySelectorAll('#latency input[name=kind]')]\
+        .map((one) => `${one.value} ${one.checked}`).join()";
+    assert_eq!(browser.value(kinds), "clat true");
+    assert!(browser.marks("chart-latency", "latency") > 0);
+    let empty = "[...document.querySelectorAll('#absolute thead th')].filter((_, at) => \
+        [...document.querySelectorAll('#absolute tbody tr')].every((row) => \
+            row.children[at].textContent === '-')).length";
+    assert_eq!(browser.count(empty), 0);
+    let sentence = browser.value("document.querySelector('.result').textContent");
+    let sentence = sentence.as_str().unwrap();
+    for part in [" IOPS, ", "\u{d7} the IOPS of ", "the largest difference", "without verdicts"] {
+        assert!(sentence.contains(part), "{part}: {sentence}");
+    }
 }
 
 #[test]
