@@ -3,7 +3,7 @@
 
 use super::figures::Figures;
 use crate::compare::{ComparedRow, Comparison, Interval, Metric, Verdict};
-use crate::document::{Bench, Job};
+use crate::document::{Bench, Job, Row};
 
 /// A cell relative to its base.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,20 +69,25 @@ impl Judgements {
         Judgements { bases, cells }
     }
 
-    /// Takes ratios of medians to the first column, without verdicts, if there is no comparison.
-    pub(super) fn of_medians(figures: &[Vec<Figures>], columns: usize) -> Judgements {
-        let relative = |row: &Vec<Figures>| {
-            let base = row.first().and_then(|base| base.iops).filter(|base| *base > 0.0);
+    /// Takes ratios of medians to the first column, of each job's default metric, without verdicts,
+    /// if there is no comparison.
+    pub(super) fn of_medians(bench: &Bench, figures: &[Vec<Figures>]) -> Judgements {
+        let relative = |(row, cells): (&Row, &Vec<Figures>)| {
+            let metric = Metric::of_job(&row.job);
+            let rate = |figures: &Figures| match metric {
+                Metric::Bandwidth => figures.bytes_per_second,
+                _ => figures.iops,
+            };
+            let base = cells.first().and_then(rate).filter(|base| *base > 0.0);
             let one = |(at, figures): (usize, &Figures)| {
-                let ratio = figures.iops? / base?;
-                let metric = Metric::Iops;
+                let ratio = rate(figures)? / base?;
                 let judged = Judged { metric, ratio, ..Judged::default() };
                 (at > 0).then_some(judged)
             };
-            row.iter().enumerate().map(one).collect()
+            cells.iter().enumerate().map(one).collect()
         };
-        let bases = (0..columns).map(|at| (at > 0).then_some(0)).collect();
-        Judgements { bases, cells: figures.iter().map(relative).collect() }
+        let bases = (0..bench.columns.len()).map(|at| (at > 0).then_some(0)).collect();
+        Judgements { bases, cells: bench.rows.iter().zip(figures).map(relative).collect() }
     }
 
     /// Returns the judgement of one cell.

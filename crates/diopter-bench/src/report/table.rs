@@ -29,7 +29,7 @@ pub(super) struct Block {
 pub(super) struct Shown {
     /// `0.806`, `failed`, `-`.
     pub(super) figure: String,
-    /// `+-1.4%`; for a base its figure: `412 k`.
+    /// `+-1.4%`; for a base its figure: `412 k IOPS`.
     pub(super) beside: String,
     /// The verdict, after a comparison.
     pub(super) verdict: Option<Verdict>,
@@ -51,7 +51,7 @@ pub(super) fn blocks(bench: &Bench, comparison: Option<&Comparison>) -> Vec<Bloc
     let figures = figures_of(bench);
     let judgements = match comparison {
         Some(comparison) => Judgements::of(bench, comparison),
-        None => Judgements::of_medians(&figures, bench.columns.len()),
+        None => Judgements::of_medians(bench, &figures),
     };
     let labels = Labels::of(&bench.rows);
     let all = Tables { bench, figures, judgements };
@@ -168,6 +168,16 @@ impl Tables<'_> {
         places.filter_map(|(row, column)| Some(self.judgements.at(row, column)?.metric))
     }
 
+    /// Returns the absolute figure of a cell in the metric of its row's ratios, with its unit.
+    fn own(&self, row: usize, figures: &Figures) -> Option<String> {
+        let mut columns = 0..self.bench.columns.len();
+        let judged = columns.find_map(|column| self.judgements.at(row, column));
+        match judged.map_or(Metric::of_job(&self.bench.rows[row].job), |judged| judged.metric) {
+            Metric::Bandwidth => figures.bytes_per_second.map(|rate| format!("{}/s", bytes(rate))),
+            _ => figures.iops.map(|iops| format!("{} IOPS", rate(iops))),
+        }
+    }
+
     fn shown(&self, place: Place, subject: Subject) -> Shown {
         let Some((row, column)) = place else { return plain("-") };
         let figures = &self.figures[row][column];
@@ -177,7 +187,7 @@ impl Tables<'_> {
             return plain(if is_failed { "failed" } else { "-" });
         }
         let own = match subject {
-            Subject::Judged => figures.iops.map(rate),
+            Subject::Judged => self.own(row, figures),
             Subject::TotalIo => figures.total_bytes.map(bytes),
         };
         let is_base = self.judgements.bases.contains(&Some(column));
@@ -215,4 +225,33 @@ fn of_judged(judged: &Judged) -> Shown {
     });
     let (figure, beside) = (ratio(judged.ratio), spread.unwrap_or_default());
     Shown { figure, beside, verdict: judged.verdict }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{Column, DirectionSample, Sample};
+
+    #[test]
+    fn figures_of_large_blocks_are_bytes_and_each_has_its_unit() {
+        let row = |block_bytes: u64| {
+            let (ios, iops) = (127, 127.0);
+            let read =
+                DirectionSample { ios, bytes: ios * block_bytes, iops, ..Default::default() };
+            let read = Some(read);
+            let sample = Sample { elapsed_ns: 1_000_000_000, read, ..Default::default() };
+            let cell = Cell { samples: vec![sample], ..Default::default() };
+            let mut row = Row { cells: vec![cell; 2], ..Default::default() };
+            row.job.block_bytes = block_bytes;
+            row
+        };
+        let columns = ["a", "b"].map(|label| Column { label: label.into(), ..Default::default() });
+        let rows = vec![row(4096), row(16 << 20)];
+        let bench = Bench { rows, columns: columns.to_vec(), ..Default::default() };
+        let block = blocks(&bench, None).remove(0);
+        assert_eq!(block.title, "IOPS, BANDWIDTH, relative to a");
+        let figures = block.lines[0].1.iter().map(|cell| cell.beside.as_str());
+        assert_eq!(figures.collect::<Vec<_>>(), ["127 IOPS", "1.98 GiB/s"]);
+        assert!(block.lines[1].1.iter().all(|cell| cell.figure == "1.000"));
+    }
 }

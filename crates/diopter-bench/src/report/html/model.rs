@@ -96,7 +96,7 @@ impl Report {
         let figures = judged::figures_of(bench);
         let judgements = match comparison {
             Some(comparison) => Judgements::of(bench, comparison),
-            None => Judgements::of_medians(&figures, bench.columns.len()),
+            None => Judgements::of_medians(bench, &figures),
         };
         let labels = Labels::of(&bench.rows);
         let mut notes = comparison.map(|all| judged::notes_of(bench, all)).unwrap_or_default();
