@@ -13,6 +13,7 @@ use super::progress::Progress;
 use crate::args::CpOptions;
 use crate::log::{self, Filter, Level};
 use crate::signals::Signals;
+use crate::terminal;
 
 /// Copies and returns the exit status: 0 done, 1 verify found a difference, 2 something failed,
 /// 128+n ended by signal n.
@@ -92,8 +93,8 @@ fn ending(ended: &Ended, files: u64, has_resume: bool) -> String {
     format!("ended by {name}: the destination is unchanged; {remedy}")
 }
 
-/// Returns one line: what was copied, and how fast.
-fn summary(report: &Report) -> String {
+/// Returns one line: what was copied, how fast, and if it was verified.
+fn summary(options: &CpOptions, report: &Report) -> String {
     let counted = |count: u64, one: &str, many: &str| match count {
         0 => None,
         1 => Some(format!("1 {one}")),
@@ -117,7 +118,14 @@ fn summary(report: &Report) -> String {
     if moved < report.bytes {
         bytes.push_str(&format!(", {} of it moved,", BinaryBytes(moved)));
     }
-    format!("{}; {bytes} in {:.1} s, {rate}/s", parts.join(", "), took.as_secs_f64())
+    let is_verified = options.copy.verify && report.exit_status == 0 && report.files > 0;
+    let verified = match report.route.verify.buffered {
+        _ if !is_verified => "",
+        0 => "; verified (BLAKE3, read back from the device)",
+        _ => "; verified (BLAKE3, partly through the page cache)",
+    };
+    let (parts, took) = (parts.join(", "), took.as_secs_f64());
+    format!("{parts}; {bytes} in {took:.1} s, {rate}/s{verified}")
 }
 
 /// Returns the bytes of the files that were read or written: not holes, not what an earlier run had
@@ -132,7 +140,10 @@ fn moved(report: &Report) -> u64 {
 fn conclude(options: &CpOptions, report: &Report, output: &mut dyn Write) -> u8 {
     let text = match (options.json, options.verbose) {
         (false, false) => return report.exit_status,
-        (false, true) => summary(report),
+        (false, true) => {
+            let lines = terminal::fitted(&summary(options, report), terminal::columns());
+            lines.trim_end().to_owned()
+        }
         (true, _) => {
             let text = serde_json::to_string_pretty(report).expect("strings and numbers are JSON");
             untrusted::json(&text).into_owned()
