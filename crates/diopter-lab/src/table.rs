@@ -8,6 +8,7 @@ use diopter_text::{Side, Table};
 
 use crate::matrix::shown;
 use crate::relative::{Glance, Place, glances};
+use crate::run::{INTERRUPTED, NOT_RUN};
 use diopter_bench::document::Bench;
 
 /// The cell of a missing figure.
@@ -49,8 +50,8 @@ fn table(bench: &Bench, rows: &[Vec<Glance>], cell: fn(usize, &Glance) -> String
 }
 
 fn relative(at: usize, glance: &Glance) -> String {
-    if glance.failure.is_some() && glance.iops.is_none() && glance.place.is_none() {
-        return "failed".to_owned();
+    if let (Some(reason), None, None) = (&glance.failure, glance.iops, glance.place) {
+        return if is_stopped(reason) { reason.clone() } else { "failed".to_owned() };
     }
     let figure = match (at, glance.ratio, glance.iops) {
         (0, _, Some(iops)) | (_, None, Some(iops)) => format!("{iops:.0}"),
@@ -64,6 +65,11 @@ fn relative(at: usize, glance: &Glance) -> String {
         None => "      ".to_owned(),
     };
     format!("{figure}{doubt}{place}")
+}
+
+/// Returns true for the reasons of a run that the user stopped, which the table has.
+fn is_stopped(reason: &str) -> bool {
+    [INTERRUPTED, NOT_RUN].contains(&reason)
 }
 
 fn costs(_: usize, glance: &Glance) -> String {
@@ -131,7 +137,8 @@ fn doubts(bench: &Bench, rows: &[Vec<Glance>]) -> String {
         for (column, glance) in bench.columns.iter().zip(row) {
             let system = job.file_system.as_deref().unwrap_or("raw");
             let reason = glance.failure.as_deref().unwrap_or_default();
-            if !reason.is_empty() && !reported.contains(&(column.label.as_str(), reason)) {
+            let is_reported = reason.is_empty() || is_stopped(reason);
+            if !is_reported && !reported.contains(&(column.label.as_str(), reason)) {
                 reported.push((&column.label, reason));
                 let lines: Vec<&str> = reason.lines().take(REASON_LINES_MAX).collect();
                 let lines = lines.join("\n    ");
