@@ -60,9 +60,9 @@ fn relative(at: usize, glance: &Glance) -> String {
     };
     let doubt = if glance.is_doubtful { "?" } else { "" };
     let place = match glance.place {
-        Some((place, part)) if part >= ALL => format!(" {}    ", place.letter()),
-        Some((place, part)) => format!(" {} {:2.0}%", place.letter(), part * 100.0),
-        None => "      ".to_owned(),
+        Some((place, part)) if part >= ALL => format!(" ({})    ", place.letter()),
+        Some((place, part)) => format!(" ({} {:2.0}%)", place.letter(), part * 100.0),
+        None => "        ".to_owned(),
     };
     format!("{figure}{doubt}{place}")
 }
@@ -88,7 +88,7 @@ fn legend(rows: &[Vec<Glance>]) -> String {
     };
     let used = Place::ALL.into_iter().filter(is_used);
     let words: Vec<String> =
-        used.map(|place| format!("{} {}", place.letter(), place.name())).collect();
+        used.map(|place| format!("({}) {}", place.letter(), place.name())).collect();
     if words.is_empty() { String::new() } else { format!("\n{}\n", words.join(", ")) }
 }
 
@@ -108,7 +108,7 @@ fn sizes(bench: &Bench, rows: &[Vec<Glance>]) -> String {
     if text.is_empty() { text } else { format!("\nBios of one request\n\n{text}") }
 }
 
-/// Which function puts completions off, and for whom.
+/// Which function defers completions, and on which kernels.
 fn deferring(bench: &Bench, rows: &[Vec<Glance>]) -> String {
     let mut by: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (column, glance) in rows.iter().flat_map(|row| bench.columns.iter().zip(row)) {
@@ -122,7 +122,7 @@ fn deferring(bench: &Bench, rows: &[Vec<Glance>]) -> String {
     }
     let mut text = String::new();
     for (function, labels) in by {
-        writeln!(text, "\nPut off to a kworker by {function}: {}", labels.join(", "))
+        writeln!(text, "\nDeferred to a kworker by {function}: {}", labels.join(", "))
             .expect("a String takes all");
     }
     text
@@ -200,17 +200,17 @@ mod tests {
         let expected = "\
 Virtual IOPS on 6.1, and elsewhere relative to it; where completions ran
 
-job                            6.1           7.2     7.3
-ext4 randwrite 4k d64  52632 K      1.35x? H 95%  failed
+job                              6.1             7.2     7.3
+ext4 randwrite 4k d64  52632 (K)      1.35x? (H 95%)  failed
 
-H hard irq, K kworker
+(H) hard irq, (K) kworker
 
 Guest instructions / context switches / bios, each per request
 
 job                                    6.1              7.2        7.3
 ext4 randwrite 4k d64  18915 / 2.00 / 1.00  - / 2.00 / 1.00  - / - / -
 
-Put off to a kworker by iomap_dio_bio_end_io: 6.1
+Deferred to a kworker by iomap_dio_bio_end_io: 6.1
 
 7.3 on raw: the kernel panicked
 

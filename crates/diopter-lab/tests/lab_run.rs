@@ -107,7 +107,7 @@ fn a_kernel_that_fails_is_reported_with_its_reason_and_the_others_are_measured()
     assert_eq!(failure(&bench, 2), "mount of ext4: no such device");
     assert_eq!(failure(&bench, 3), "no module null_blk in this kernel");
     let reported = table::text(&bench);
-    assert!(reported.contains("50000 K") && reported.contains("failed"), "{reported}");
+    assert!(reported.contains("50000 (K)") && reported.contains("failed"), "{reported}");
 }
 
 #[test]
