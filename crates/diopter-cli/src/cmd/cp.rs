@@ -124,8 +124,13 @@ fn summary(options: &CpOptions, report: &Report) -> String {
         0 => "; verified (BLAKE3, read back from the device)",
         _ => "; verified (BLAKE3, partly through the page cache)",
     };
+    let separate = match report.separate_links {
+        0 => String::new(),
+        1 => "; 1 hard link is a separate file now (-a keeps hard links)".to_owned(),
+        count => format!("; {count} hard links are separate files now (-a keeps hard links)"),
+    };
     let (parts, took) = (parts.join(", "), took.as_secs_f64());
-    format!("{parts}; {bytes} in {took:.1} s, {rate}/s{verified}")
+    format!("{parts}; {bytes} in {took:.1} s, {rate}/s{verified}{separate}")
 }
 
 /// Returns the bytes of the files that were read or written: not holes, not what an earlier run had
