@@ -9,6 +9,7 @@ use std::io;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use diopter::Errno;
 use serde::Deserialize;
 
 use crate::bench::assemble;
@@ -40,7 +41,7 @@ struct Marks {
 /// version.
 pub fn file(path: &Path) -> Result<Loaded, LoadError> {
     let name = path.display();
-    let bytes = bytes(path).map_err(|error| LoadError(format!("read {name}: {error}")))?;
+    let bytes = bytes(path).map_err(|error| LoadError(cannot_open(path, &error)))?;
     if bytes.starts_with(JOURNAL_MARK) {
         let bench = assemble::read(path).map_err(LoadError)?;
         let notes = vec![format!("{name} is the journal of an unfinished run")];
@@ -75,9 +76,18 @@ pub fn rounds(path: &Path) -> Result<Loaded, LoadError> {
     Ok(loaded)
 }
 
+/// Returns the message about a file or directory that cannot be opened or read.
+fn cannot_open(path: &Path, error: &io::Error) -> String {
+    let name = path.display();
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(errno) => format!("cannot open {name}: {errno}; check the path"),
+        None => format!("cannot read {name}: {error}"),
+    }
+}
+
 fn paths_of(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
     if path.is_dir() {
-        let failed = |error: io::Error| LoadError(format!("read {}: {error}", path.display()));
+        let failed = |error: io::Error| LoadError(cannot_open(path, &error));
         let mut paths = Vec::new();
         for entry in fs::read_dir(path).map_err(failed)? {
             let entry = entry.map_err(failed)?.path();

@@ -41,6 +41,8 @@ const WIDTH_DEFAULT: usize = 80;
 /// Limits of the width of wrapped text; a narrower terminal wraps the lines.
 const WIDTH_MIN: usize = 20;
 const WIDTH_MAX: usize = 100;
+/// A space at which no line is wrapped, until it is printed.
+pub const NO_BREAK: &str = "\u{a0}";
 /// Columns that text needs next to its label; with fewer it is below the label.
 const ENTRY_MIN: usize = 28;
 /// Column of text below its label.
@@ -208,11 +210,13 @@ pub fn print_instead(instead: &clap::Error, color: ColorChoice, trouble: u8) -> 
     let look = Look::of_stdout(is_coloured);
     let text = instead.render();
     let text = if look.is_coloured { text.ansi().to_string() } else { text.to_string() };
+    let text = text.replace(NO_BREAK, " ");
     if instead.use_stderr() {
         crate::log::put(&look.escaped(&terminal::fitted(&text, terminal::message_columns())));
         return status;
     }
-    look.print(&text, status)
+    let columns = terminal::columns().unwrap_or(WIDTH_MAX).clamp(WIDTH_MIN, WIDTH_MAX);
+    look.print(&terminal::with_usage_wrapped(&text, columns), status)
 }
 
 /// Prints text without styling, with control characters escaped; returns `status`, or the exit
@@ -258,7 +262,6 @@ pub fn status_of_lost_output(error: &io::Error) -> u8 {
 /// Wraps text at `width` columns; a longer word has a separate line. A size stays on one line with
 /// its unit.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
-    const NO_BREAK: &str = "\u{a0}";
     let mut joined = String::new();
     for word in text.split(' ') {
         if !joined.is_empty() {

@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         return Err(format!("`{text}` is a list; write one size"));
     }
     if suffix.contains('-') {
-        return Err(format!("`{text}` is a range; write sizes with commas, such as 4k,8k,16k"));
+        return Err(format!("`{text}` is a range; write one size, such as 4k"));
     }
     // What a u128 does not hold is far beyond any file.
     let Ok(number) = number.parse::<u128>() else { return Err(too_large(text)) };
@@ -52,6 +52,18 @@ pub fn parse(text: &str) -> Result<u64, String> {
         }
         Suffix::Unclear(readings) => Err(unclear(text, number, &readings)),
     }
+}
+
+/// As [`parse`], for an option that takes several sizes.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_listed(text: &str) -> Result<u64, String> {
+    let is_range = text.starts_with(|first: char| first.is_ascii_digit()) && text.contains('-');
+    if is_range {
+        return Err(format!("`{text}` is a range; write sizes with commas, such as 4k,8k,16k"));
+    }
+    parse(text)
 }
 
 fn parse_hex(text: &str, digits: &str) -> Result<u64, String> {
@@ -159,8 +171,12 @@ mod tests {
 
     #[test]
     fn a_range_is_not_a_size_that_is_unclear() {
-        let message = parse("4k-16k").unwrap_err();
-        assert_eq!(message, "`4k-16k` is a range; write sizes with commas, such as 4k,8k,16k");
+        let message = |parsed: Result<u64, String>| parsed.unwrap_err();
+        let one = "`4k-16k` is a range; write one size, such as 4k";
+        assert_eq!(message(parse("4k-16k")), one);
+        let several = "`4k-16k` is a range; write sizes with commas, such as 4k,8k,16k";
+        assert_eq!(message(parse_listed("4k-16k")), several);
+        assert_eq!((parse_listed("4k"), parse_listed("-5")), (Ok(4096), parse("-5")));
     }
 
     #[test]

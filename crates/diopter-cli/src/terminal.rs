@@ -53,6 +53,27 @@ pub fn fitted(text: &str, columns: Option<usize>) -> String {
     fitted
 }
 
+/// Wraps the lines of the usage in a help, which clap leaves as long as they are.
+pub fn with_usage_wrapped(help: &str, columns: usize) -> String {
+    const INDENT: &str = "           ";
+    let mut wrapped = String::new();
+    let mut is_usage = false;
+    for line in help.lines() {
+        is_usage = line.contains("Usage:") || is_usage && line.starts_with(' ');
+        let lines = match is_usage {
+            true => {
+                let indent = " ".repeat(line.len() - line.trim_start().len());
+                diopter_text::wrapped(line.trim_start(), columns, [&indent, INDENT])
+            }
+            false => vec![line.to_owned()],
+        };
+        for line in lines {
+            writeln!(wrapped, "{line}").expect("a string takes every line");
+        }
+    }
+    wrapped
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +87,16 @@ mod tests {
         assert_eq!(fitted(text, Some(20)), wrapped);
         assert_eq!(fitted(text, Some(100)), text);
         assert_eq!(fitted(text, None), text);
+    }
+
+    #[test]
+    fn the_usage_of_a_help_is_wrapped_and_nothing_else() {
+        let text = "A long line that is not a usage\n\nUsage: dio a <SRC>... <DST>\n       dio b \
+                    <SRC>... <DST>\n\nOptions:\n";
+        let wrapped = "A long line that is not a usage\n\nUsage: dio a\n           <SRC>...\n\
+                      \u{20}          <DST>\n       dio b\n           <SRC>...\n\
+                      \u{20}          <DST>\n\nOptions:\n";
+        assert_eq!(with_usage_wrapped(text, 20), wrapped);
+        assert_eq!(with_usage_wrapped(text, 80), text);
     }
 }

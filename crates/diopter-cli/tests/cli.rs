@@ -281,18 +281,23 @@ fn an_unclear_size_is_refused_with_its_readings() {
 fn a_name_that_cannot_be_opened_is_told_with_what_to_do() {
     let read = ["--offset=0", "--length=1"];
     for (name, words) in [
-        ("/nowhere", "open /nowhere: No such file or directory (ENOENT); check the path"),
-        ("/dev/null", "open /dev/null: Invalid argument (EINVAL); name a file"),
+        ("/nowhere", "cannot open /nowhere: No such file or directory (ENOENT); check the path"),
+        ("/dev/null", "cannot open /dev/null: Invalid argument (EINVAL); name a file"),
         ("disk.img::/etc", "no such file, and no image before `::/`: check the path"),
     ] {
         let output = refusal_of(&[&["explain", "read", name], &read[..]].concat());
-        assert!(output.starts_with("dio explain: open ") && output.contains(words), "{output}");
+        assert!(
+            output.starts_with("dio explain: cannot open ") && output.contains(words),
+            "{output}"
+        );
         let output = Output::of(&mut dio(&["probe", name]));
         assert_eq!((output.status, output.stdout.as_str()), (2, ""), "{}", output.stderr);
-        assert!(output.stderr.starts_with("dio probe: open ") && output.stderr.contains(words));
+        assert!(
+            output.stderr.starts_with("dio probe: cannot open ") && output.stderr.contains(words)
+        );
     }
     let output = refusal_of(&[&["explain", "read", "/"], &read[..]].concat());
-    assert!(output.contains("open /: Is a directory (EISDIR); name a file"), "{output}");
+    assert!(output.contains("cannot open /: Is a directory (EISDIR); name a file"), "{output}");
 }
 
 #[test]
@@ -301,7 +306,7 @@ fn a_name_that_cannot_be_probed_does_not_keep_the_others_from_it() {
     let name = hole(&dir, 4096);
     let output = Output::of(&mut dio(&["probe", "/nowhere", &name, "--json"]));
     assert_eq!(output.status, 2);
-    assert!(output.stderr.starts_with("dio probe: open /nowhere: "), "{}", output.stderr);
+    assert!(output.stderr.starts_with("dio probe: cannot open /nowhere: "), "{}", output.stderr);
     let document: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(document["names"].as_array().unwrap().len(), 1);
     assert_eq!(document["names"][0]["name"], name.as_str());

@@ -272,7 +272,10 @@ fn what_cannot_be_compared_is_reported_with_its_name() {
         ("newer.json", "newer.json: schema diopter.bench/2, but this dio reads"),
         ("cut.json", "cut.json: the JSON is cut off at line 1"),
         ("text.txt", "text.txt: unrecognised format"),
-        ("absent.json", "read absent.json: No such file"),
+        (
+            "absent.json",
+            "cannot open absent.json: No such file or directory (ENOENT); check the path",
+        ),
     ] {
         let message = place.refusal(&format!("compare base.json {name}"));
         let is_expected = message.starts_with("dio compare: ") && message.contains(expected);

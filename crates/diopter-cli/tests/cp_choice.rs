@@ -204,7 +204,7 @@ fn names_and_a_summary_are_on_standard_output_and_lines_on_standard_error() {
     fs::create_dir(&source).unwrap();
     fs::write(source.join("one\x1b[2J"), content(1, 100)).unwrap();
     fs::write(source.join("two"), content(2, 3 << 20)).unwrap();
-    let options = ["-rv", "--progress=always", "--bwlimit=2M", "--bs=256K"];
+    let options = ["-rv", "--verify", "--progress=always", "--bwlimit=2M", "--bs=256K"];
     let output = dio(&options, &source, &target);
     let (out, err) = (&done(&output).stdout, &output.stderr);
     let (out, err) = (String::from_utf8_lossy(out), String::from_utf8_lossy(err));
@@ -213,9 +213,12 @@ fn names_and_a_summary_are_on_standard_output_and_lines_on_standard_error() {
     assert_eq!(lines.len(), 3, "{out}");
     assert!(lines[..2].iter().any(|line| line.ends_with("source/two")), "{out}");
     assert!(lines[2].starts_with("2 files, 1 directory; 3.00 MiB in "), "{out}");
-    assert!(lines[2].ends_with(" MiB/s"), "{out}");
-    let line = err.lines().next().expect("it takes more than a second");
-    assert!(line.starts_with("dio cp: ") && line.contains(" of 3.00 MiB, "), "{err}");
+    assert!(lines[2].contains("iB/s; verified (BLAKE3, "), "{out}");
+    for phase in ["copying", "verifying"] {
+        let has_phase = |line: &&str| line.starts_with(&format!("dio cp: {phase} two: "));
+        let line = err.lines().find(has_phase).expect("each phase takes more than a second");
+        assert!(line.contains(" of 3.00 MiB; ") && line.contains("% of all, "), "{err}");
+    }
 
     let quiet = dio(&["-rq"], &source, &target.join("again"));
     assert!(done(&quiet).stdout.is_empty() && quiet.stderr.is_empty());

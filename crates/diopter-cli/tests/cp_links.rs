@@ -78,6 +78,7 @@ fn names_of_one_file_are_names_of_one_copy_as_with_cp() {
         let files = wanted.iter().filter(|(name, (first, ..))| *name == first).count();
         assert_eq!(report["files"], files, "{kept:?}");
         assert_eq!(report["links"], wanted.len() - files);
+        assert_eq!(report["separate_links"], 0);
         let times = |root: &Path| root.join("c/d").metadata().unwrap().modified().unwrap();
         if kept[0] == "-a" {
             assert_eq!(times(&ours), times(&source), "a directory gets its time after its names");
@@ -88,9 +89,15 @@ fn names_of_one_file_are_names_of_one_copy_as_with_cp() {
     for kept in [&["-r"][..], &["-a", "--no-preserve=links"], &["-r", "--preserve=mode"]] {
         let report = report_of(&dio(kept, &[&source], &ours));
         assert_eq!(report["links"], 0);
+        let several = names(&source).values().filter(|(_, names, _)| *names > 1).count();
+        assert_eq!(report["separate_links"], several, "{kept:?}");
         assert!(names(&ours).values().all(|(_, names, _)| *names == 1), "{kept:?}");
         fs::remove_dir_all(&ours).unwrap();
     }
+    let output = cp(env!("CARGO_BIN_EXE_dio"), &["cp", "-rv"], &[&source], &ours);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words = " hard links are separate files now (-a keeps hard links)\n";
+    assert!(text.ends_with(words), "{text}");
 }
 
 #[test]

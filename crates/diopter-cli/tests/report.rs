@@ -72,7 +72,11 @@ fn a_report_of_nothing_or_to_nowhere_is_refused() {
     let message = refusal_of(&[&run, "--html", "/nowhere/report.html"]);
     assert!(message.contains("write /nowhere/report.html: No such file"), "{message}");
     let message = refusal_of(&["/nowhere/run.json"]);
-    assert!(message.contains("read /nowhere/run.json: No such file"), "{message}");
+    assert!(
+        message
+            .contains("cannot open /nowhere/run.json: No such file or directory (ENOENT); check"),
+        "{message}"
+    );
     let message = refusal_of(&[&run, "--csv", "--json"]);
     assert!(message.contains("cannot be used with"), "{message}");
 }

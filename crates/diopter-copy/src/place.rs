@@ -86,13 +86,8 @@ pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<Pa
             Ok(if is_dir_itself { target.to_owned() } else { target.join(name) })
         }
         Ok(_) | Err(_) if !has_one_source => {
-            let cause = "several sources need a directory, and this is not one";
-            Err(Failure::of_rule(
-                "writing",
-                target,
-                cause,
-                "make the directory first, or check the order",
-            ))
+            let remedy = "make the directory first, or check the order";
+            Err(Failure::of_rule("writing", target, "the target is not a directory", remedy))
         }
         Ok(_) => Ok(target.to_owned()),
         Err(error) if error.kind() == ErrorKind::NotFound => {

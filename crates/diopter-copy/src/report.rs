@@ -62,6 +62,9 @@ pub struct Report {
     /// Names that files got as hard links of copies of the same run, by `--preserve=links`. Their
     /// bytes are not in `bytes`.
     pub links: u64,
+    /// Names of files with several names (hard links) in a recursive copy without
+    /// `--preserve=links`: each becomes a separate file.
+    pub separate_links: u64,
     /// The number and size of requests that were best for the last file; null if `--iodepth` sets
     /// the number.
     pub depth: Option<DepthFound>,
@@ -183,6 +186,8 @@ pub struct Counts {
     pub skipped: u64,
     /// See [`Report::links`].
     pub links: u64,
+    /// See [`Report::separate_links`].
+    pub separate_links: u64,
     /// See [`Report::bytes`].
     pub bytes: u64,
     /// See [`Report::hole_bytes`].
@@ -273,6 +278,7 @@ impl Report {
         self.striped += other.striped;
         self.skipped += other.skipped;
         self.links += other.links;
+        self.separate_links += other.separate_links;
         let verified = self.verified.iter().map(|entry| entry.path.len());
         let failures = self.failures.iter().map(|entry| entry.path.len());
         let left = self.left.iter().map(String::len);
@@ -419,6 +425,7 @@ impl Counts {
             striped: self.striped,
             skipped: self.skipped,
             links: self.links,
+            separate_links: self.separate_links,
             depth: self.depth.map(depth_of),
             left: self.left,
             ranks: None,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -57,7 +58,7 @@ pub struct BootOptions {
     /// How many of the console's last lines an error has.
     pub tail_lines: usize,
     /// The processor of the host that it is pinned to; see [`Fleet`](super::Fleet). Unpinned, long
-    /// boots are not the same to the digit.
+    /// boots are not exactly the same.
     pub cpu: Option<usize>,
     /// Bytes of an NVMe device, all zeros. It works in the host's time, so with it no figure is the
     /// same twice.
@@ -211,6 +212,8 @@ impl Machine {
         }
         command.args(&options.devices);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(complaints);
+        // The interrupt key of a terminal would end it before this process has the signal.
+        command.process_group(0);
         let mut kept: Vec<Arc<OwnedFd>> = shared.into_iter().map(Arc::new).collect();
         kept.extend(options.inherited.iter().cloned());
         let confined = diopter_os::child::confine(&mut command, options.cpu, kept);
@@ -369,7 +372,7 @@ fn watch(child: &mut Child, outputs: &[&MemoryFile], options: &BootOptions) -> i
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => {
                 let status = child.wait()?;
-                // The interrupt key of a terminal ends the emulator too.
+                // A signal to a whole session ends the emulator too.
                 let ended =
                     if is_stopped() { Ended::Stopped } else { Ended::Exited(status.success()) };
                 return Ok(ended);

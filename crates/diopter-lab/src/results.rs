@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::error::LabError;
 use crate::kernel::Kernel;
 use crate::matrix::Plan;
-use crate::run::{Outcome, Unit};
+use crate::run::{self, Outcome, Unit};
 use diopter_bench::document::{
     Bench, Cell, Column, Cpu, DeviceFacts, Environment, FileSystemFacts, Method, QueueFacts, Row,
     SCHEMA, Sample, Warning, WarningKind,
@@ -172,7 +172,7 @@ fn cell(environment: usize, unit: &Unit, at: usize) -> Cell {
         }
     }
     if unit.boots.is_empty() {
-        cell.failure = Some("the run ended before its turn".to_owned());
+        cell.failure = Some(run::NOT_RUN.to_owned());
     }
     if is_repeatable == Some(false) {
         let times = cell.samples.iter().map(|sample| sample.elapsed_ns.to_string());

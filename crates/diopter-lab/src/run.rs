@@ -2,6 +2,7 @@
 //! boot that fails is a result with its reason, not the end of the run.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::BootError;
@@ -20,6 +21,11 @@ use diopter_bench::document::Sample;
 const BOOT_LIMIT: Duration = Duration::from_secs(600);
 /// And for each job.
 const JOB_LIMIT: Duration = Duration::from_secs(180);
+
+/// Why a boot that the user stopped has no figures.
+pub const INTERRUPTED: &str = "interrupted";
+/// Why one that had not begun by then has none.
+pub const NOT_RUN: &str = "not run";
 
 /// With what is booted.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +148,11 @@ pub fn run(
             let differing = (0..units.len()).filter(|unit| units[*unit].differs());
             todo = differing.collect();
         }
+        let stop = lab.options.stop.as_ref();
         let booted = lab.fleet.each(&todo, |unit, cpu| {
+            if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                return None;
+            }
             let unit = &units[*unit];
             let kernel = &kernels[unit.kernel];
             let boot = Boot { kernel, file_system: unit.file_system };
@@ -152,14 +162,18 @@ pub fn run(
                 let failure = booted.cells.iter().find_map(|cell| cell.as_ref().err());
                 observe(BootProgress::Ended(boot, booted.wall, failure.map(String::as_str)));
             }
-            booted
+            Some(booted)
         });
         let mut is_interrupted = false;
         for (unit, booted) in todo.iter().zip(booted) {
             match booted {
-                Ok(booted) => units[*unit].boots.push(booted),
-                Err(BootError::Stopped) => is_interrupted = true,
-                Err(error) => return Err(error),
+                Some(Ok(booted)) => units[*unit].boots.push(booted),
+                Some(Err(BootError::Stopped)) => {
+                    is_interrupted = true;
+                    units[*unit].interrupt();
+                }
+                None => is_interrupted = true,
+                Some(Err(error)) => return Err(error),
             }
         }
         if is_interrupted {
@@ -176,7 +190,15 @@ impl Unit {
         (0..self.assignments.len()).any(|cell| self.is_repeatable(cell) == Some(false))
     }
 
-    /// Returns true if all boots gave the same figures for a cell, to the digit; `None` for fewer
+    /// Gives a reason to its cells, if no boot has figures.
+    fn interrupt(&mut self) {
+        if self.boots.is_empty() {
+            let cells = vec![Err(INTERRUPTED.to_owned()); self.assignments.len()];
+            self.boots.push(Booted { cells, ..Booted::default() });
+        }
+    }
+
+    /// Returns true if all boots gave the same figures for a cell, exactly; `None` for fewer
     /// than two.
     #[must_use]
     pub fn is_repeatable(&self, cell: usize) -> Option<bool> {
@@ -218,7 +240,10 @@ fn boot_once(
             | BootError::Flood(..)
             | BootError::Silent(_)),
         ) => {
-            let reason = format!("{error}; it said last:\n{}", error.last_lines());
+            let reason = match error.last_lines() {
+                "" => format!("{error}, and printed nothing"),
+                lines => format!("{error}; it said last:\n{lines}"),
+            };
             return failed(reason, Report::default(), Duration::ZERO);
         }
         Err(error) => return Err(error),

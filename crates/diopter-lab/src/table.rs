@@ -8,6 +8,7 @@ use diopter_text::{Side, Table};
 
 use crate::matrix::shown;
 use crate::relative::{Glance, Place, glances};
+use crate::run::{INTERRUPTED, NOT_RUN};
 use diopter_bench::document::Bench;
 
 /// The cell of a missing figure.
@@ -49,8 +50,8 @@ fn table(bench: &Bench, rows: &[Vec<Glance>], cell: fn(usize, &Glance) -> String
 }
 
 fn relative(at: usize, glance: &Glance) -> String {
-    if glance.failure.is_some() && glance.iops.is_none() && glance.place.is_none() {
-        return "failed".to_owned();
+    if let (Some(reason), None, None) = (&glance.failure, glance.iops, glance.place) {
+        return if is_stopped(reason) { reason.clone() } else { "failed".to_owned() };
     }
     let figure = match (at, glance.ratio, glance.iops) {
         (0, _, Some(iops)) | (_, None, Some(iops)) => format!("{iops:.0}"),
@@ -59,11 +60,16 @@ fn relative(at: usize, glance: &Glance) -> String {
     };
     let doubt = if glance.is_doubtful { "?" } else { "" };
     let place = match glance.place {
-        Some((place, part)) if part >= ALL => format!(" {}    ", place.letter()),
-        Some((place, part)) => format!(" {} {:2.0}%", place.letter(), part * 100.0),
-        None => "      ".to_owned(),
+        Some((place, part)) if part >= ALL => format!(" ({})    ", place.letter()),
+        Some((place, part)) => format!(" ({} {:2.0}%)", place.letter(), part * 100.0),
+        None => "        ".to_owned(),
     };
     format!("{figure}{doubt}{place}")
+}
+
+/// Returns true for the reasons of a run that the user stopped, which the table has.
+fn is_stopped(reason: &str) -> bool {
+    [INTERRUPTED, NOT_RUN].contains(&reason)
 }
 
 fn costs(_: usize, glance: &Glance) -> String {
@@ -82,7 +88,7 @@ fn legend(rows: &[Vec<Glance>]) -> String {
     };
     let used = Place::ALL.into_iter().filter(is_used);
     let words: Vec<String> =
-        used.map(|place| format!("{} {}", place.letter(), place.name())).collect();
+        used.map(|place| format!("({}) {}", place.letter(), place.name())).collect();
     if words.is_empty() { String::new() } else { format!("\n{}\n", words.join(", ")) }
 }
 
@@ -102,7 +108,7 @@ fn sizes(bench: &Bench, rows: &[Vec<Glance>]) -> String {
     if text.is_empty() { text } else { format!("\nBios of one request\n\n{text}") }
 }
 
-/// Which function puts completions off, and for whom.
+/// Which function defers completions, and on which kernels.
 fn deferring(bench: &Bench, rows: &[Vec<Glance>]) -> String {
     let mut by: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (column, glance) in rows.iter().flat_map(|row| bench.columns.iter().zip(row)) {
@@ -116,7 +122,7 @@ fn deferring(bench: &Bench, rows: &[Vec<Glance>]) -> String {
     }
     let mut text = String::new();
     for (function, labels) in by {
-        writeln!(text, "\nPut off to a kworker by {function}: {}", labels.join(", "))
+        writeln!(text, "\nDeferred to a kworker by {function}: {}", labels.join(", "))
             .expect("a String takes all");
     }
     text
@@ -131,7 +137,8 @@ fn doubts(bench: &Bench, rows: &[Vec<Glance>]) -> String {
         for (column, glance) in bench.columns.iter().zip(row) {
             let system = job.file_system.as_deref().unwrap_or("raw");
             let reason = glance.failure.as_deref().unwrap_or_default();
-            if !reason.is_empty() && !reported.contains(&(column.label.as_str(), reason)) {
+            let is_reported = reason.is_empty() || is_stopped(reason);
+            if !is_reported && !reported.contains(&(column.label.as_str(), reason)) {
                 reported.push((&column.label, reason));
                 let lines: Vec<&str> = reason.lines().take(REASON_LINES_MAX).collect();
                 let lines = lines.join("\n    ");
@@ -193,17 +200,17 @@ mod tests {
         let expected = "\
 Virtual IOPS on 6.1, and elsewhere relative to it; where completions ran
 
-job                            6.1           7.2     7.3
-ext4 randwrite 4k d64  52632 K      1.35x? H 95%  failed
+job                              6.1             7.2     7.3
+ext4 randwrite 4k d64  52632 (K)      1.35x? (H 95%)  failed
 
-H hard irq, K kworker
+(H) hard irq, (K) kworker
 
 Guest instructions / context switches / bios, each per request
 
 job                                    6.1              7.2        7.3
 ext4 randwrite 4k d64  18915 / 2.00 / 1.00  - / 2.00 / 1.00  - / - / -
 
-Put off to a kworker by iomap_dio_bio_end_io: 6.1
+Deferred to a kworker by iomap_dio_bio_end_io: 6.1
 
 7.3 on raw: the kernel panicked
 

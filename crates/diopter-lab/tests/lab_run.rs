@@ -4,13 +4,15 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use diopter_bench::document::{Bench, ReadWrite, WarningKind};
 use diopter_lab::between::Metric;
 use diopter_lab::check::{Check, Place, Question, Subject, Verdict, check};
 use diopter_lab::matrix::{Device, Engine, FileSystem, Plan, product};
 use diopter_lab::results::{About, bench};
-use diopter_lab::run::{Lab, run};
+use diopter_lab::run::{Boot, BootProgress, Lab, run};
 use diopter_lab::{
     BootOptions, Choice, Fleet, Kernel, LabError, Machine, ModuleSet, Programs, Store,
     StoreOptions, Watch, table,
@@ -57,15 +59,26 @@ fn kernel(dir: &Path, series: &str) -> Kernel {
 }
 
 fn ran(dir: &Path, kernels: &[Kernel], repeats: u32, cases: &str) -> Bench {
+    let machine = emulator(dir, cases);
+    observed(&machine, kernels, repeats, (&BootOptions::default(), &|_| ()))
+}
+
+/// Runs with options, and reports to an observer.
+fn observed(
+    machine: &Machine,
+    kernels: &[Kernel],
+    repeats: u32,
+    (options, observe): (&BootOptions, &(dyn Fn(BootProgress<'_>) + Sync)),
+) -> Bench {
+    let dir = kernels[0].image.parent().unwrap();
     let programs: PathBuf = dir.join("programs.cpio");
     fs::write(&programs, b"").unwrap();
     let jobs = product(&[FileSystem::Ext4], &[ReadWrite::RandWrite], &[4096], &[64]);
     let engines = vec![Engine::Libaio];
     let plan = Plan { jobs, engines, device: Device::default(), repeats, is_traced: true };
-    let (machine, options) = (emulator(dir, cases), BootOptions::default());
     let fleet = Fleet::of_this_host().unwrap();
-    let lab = Lab { machine: &machine, fleet: &fleet, programs: &programs, options: &options };
-    let outcome = run(lab, kernels, &plan, &|_| ()).unwrap();
+    let lab = Lab { machine, fleet: &fleet, programs: &programs, options };
+    let outcome = run(lab, kernels, &plan, observe).unwrap();
     bench(kernels, &plan, &outcome, &About::default())
 }
 
@@ -94,7 +107,7 @@ fn a_kernel_that_fails_is_reported_with_its_reason_and_the_others_are_measured()
     assert_eq!(failure(&bench, 2), "mount of ext4: no such device");
     assert_eq!(failure(&bench, 3), "no module null_blk in this kernel");
     let reported = table::text(&bench);
-    assert!(reported.contains("50000 K") && reported.contains("failed"), "{reported}");
+    assert!(reported.contains("50000 (K)") && reported.contains("failed"), "{reported}");
 }
 
 #[test]
@@ -122,6 +135,35 @@ fn boots_that_differ_are_done_once_more_and_marked() {
     let evidence = &cell.warnings[0].evidence;
     assert_eq!(evidence.matches("400000000").count(), 2, "{evidence}");
     assert_eq!(evidence.matches("400000001").count(), 1, "{evidence}");
+}
+
+#[test]
+fn what_a_stop_interrupts_and_what_had_not_begun_are_distinguished() {
+    let dir = tempfile::tempdir().unwrap();
+    let kernels = ["1.0", "2.0", "3.0", "4.0"].map(|series| kernel(dir.path(), series));
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = BootOptions { stop: Some(Arc::clone(&stop)), ..BootOptions::default() };
+    let observe = |progress: BootProgress<'_>| {
+        if let BootProgress::Begun(Boot { kernel, .. }) = progress {
+            stop.fetch_or(kernel.series == "1.0", Ordering::Relaxed);
+        }
+    };
+    let machine = emulator(dir.path(), "*) exec sleep 1000 ;;");
+    let bench = observed(&machine, &kernels, 2, (&options, &observe));
+    assert!(bench.is_interrupted);
+    let reasons = [0, 2, 3].map(|column| failure(&bench, column));
+    assert_eq!(reasons, ["interrupted", "not run", "not run"]);
+    let reported = table::text(&bench);
+    assert!(reported.contains("interrupted  ") && reported.contains("  not run"), "{reported}");
+    assert!(!reported.contains("failed") && !reported.contains(" on ext4: "), "{reported}");
+}
+
+#[test]
+fn a_guest_that_printed_nothing_is_not_quoted() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = ran(dir.path(), &[kernel(dir.path(), "1.0")], 1, "*) exit 0 ;;");
+    let reason = failure(&bench, 0);
+    assert_eq!(reason, "the guest ended before its script did, and printed nothing");
 }
 
 /// Kernels of files, with a cache, in an emulator that knows them by a word in their images.

@@ -119,7 +119,7 @@ impl Journal {
         while let Some(record) = records.next()? {
             reached.take(&record);
         }
-        let failed = |error: io::Error| format!("open {}: {error}", path.display());
+        let failed = |error: io::Error| format!("cannot open {}: {error}", path.display());
         let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
         file.set_len(records.bytes).map_err(failed)?;
         file.seek(SeekFrom::End(0)).map_err(failed)?;
@@ -165,7 +165,7 @@ impl Records {
             io::ErrorKind::NotFound => {
                 format!("{} not found: no run was interrupted; leave --resume out", path.display())
             }
-            _ => format!("open {}: {error}", path.display()),
+            _ => format!("cannot open {}: {error}", path.display()),
         })?;
         Ok(Records { reader: BufReader::new(file), path: path.to_owned(), line: 0, bytes: 0 })
     }

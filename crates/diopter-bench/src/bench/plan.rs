@@ -234,7 +234,7 @@ impl Plan {
         }
         let is_empty = matches!(job.span, Span::RuntimeNs(0) | Span::IoBytes(0));
         if is_empty {
-            return refused("a round of no time measures nothing; write --runtime 1".to_owned());
+            return refused("--runtime must be greater than 0; write --runtime 1".to_owned());
         }
         let buffers = job.block_bytes.saturating_mul(u64::from(job.iodepth));
         let buffers = buffers.saturating_mul(u64::from(job.numjobs));

@@ -77,7 +77,8 @@ fn put_legend(text: &mut String, blocks: &[Block], style: TextStyle) {
     let mut cells = blocks.iter().flat_map(|block| &block.lines).flat_map(|(_, cells)| cells);
     if cells.any(|cell| cell.verdict == Some(Verdict::Inconclusive)) {
         text.push('\n');
-        put_wrapped(text, "? is inconclusive: the rounds do not decide; run more rounds", style);
+        let legend = "? is inconclusive: noise exceeds the difference; run more rounds";
+        put_wrapped(text, legend, style);
     }
 }
 

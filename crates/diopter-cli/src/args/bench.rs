@@ -69,7 +69,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = values::read_write())]
     pub rw: Vec<ReadWrite>,
     /// Bytes per request [default: 4k]
-    #[arg(long, value_name = "L", value_delimiter = ',', value_parser = size::parse)]
+    #[arg(long, value_name = "L", value_delimiter = ',', value_parser = size::parse_listed)]
     pub bs: Vec<u64>,
     /// Requests in flight [default: 32]
     #[arg(long, value_name = "L", value_delimiter = ',')]
@@ -78,7 +78,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "L", value_delimiter = ',')]
     pub numjobs: Vec<u32>,
     /// Bytes of the file to use [default: 1G]
-    #[arg(long, value_name = "L", value_delimiter = ',', value_parser = size::parse)]
+    #[arg(long, value_name = "L", value_delimiter = ',', value_parser = size::parse_listed)]
     pub size: Vec<u64>,
     /// Duration of a round: 2, 500ms, 1m [default: 1]
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = values::time)]

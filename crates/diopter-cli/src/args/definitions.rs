@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -407,7 +407,7 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
         command = command.long_version(preload::LONG_VERSION.as_str());
     }
     let matches = command.try_get_matches_from_mut(words);
-    let matches = matches.map_err(|error| tips::improved(error, command_of(words)[0]))?;
+    let matches = matches.map_err(|error| improved(error, &mut command, words))?;
     let cli = Cli::from_arg_matches(&matches)?;
     if let Command::Cp(CpArgs { names, .. }) = &cli.command
         && let [source] = names.as_slice()
@@ -417,6 +417,29 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
         return Err(cp.error(ErrorKind::MissingRequiredArgument, message));
     }
     Ok(cli)
+}
+
+/// Corrects an error about an unknown option, or a missing one.
+fn improved(error: clap::Error, dio: &mut clap::Command, words: &[OsString]) -> clap::Error {
+    let at = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(option)) => words.iter().position(|word| {
+            let word = word.to_str();
+            word.is_some_and(|word| word.starts_with(option.as_str()))
+        }),
+        _ => None,
+    };
+    let at = at.unwrap_or(words.len());
+    let (before, all) = (command_of(&words[..at]), command_of(words));
+    let mut refused_by = dio;
+    let mut depth = 0;
+    for name in before.into_iter().flatten() {
+        if refused_by.find_subcommand(name).is_none() {
+            break;
+        }
+        refused_by = refused_by.find_subcommand_mut(name).expect("it was found");
+        depth += 1;
+    }
+    tips::improved(error, refused_by, all.get(depth).copied().flatten())
 }
 
 /// Returns the exit status of a wrong command line. `dio trace` and `dio run` pass on the status of

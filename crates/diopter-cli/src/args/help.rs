@@ -1,13 +1,16 @@
 //! The help of the terminal: examples before the options, and the options of every command only in
 //! that of `dio` itself. The manual, a reference, has the definitions as they are.
 
+use clap::builder::StyledStr;
 use clap::{Arg, Command};
+
+use crate::output::NO_BREAK;
 
 const TEMPLATE: &str =
     "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
 
-/// Last lines of the help of each command.
-const COMMON: &str = "\n\nCommon options: --backend, --color and --log; see `dio help`";
+/// Last line of the help of each command.
+const COMMON: &str = "Common options: --backend, --color and --log; see `dio help`";
 
 /// First words of the examples among the paragraphs of a help.
 const EXAMPLES: &str = "Examples:";
@@ -25,14 +28,40 @@ pub fn arranged(dio: Command) -> Command {
 }
 
 fn of_command(command: Command, common: &[Arg]) -> Command {
-    with_examples_first(command)
+    let command = with_examples_first(command);
+    let [short, long] = [command.get_after_help(), command.get_after_long_help()].map(with_common);
+    command
         .args(common)
-        .help_template(format!("{TEMPLATE}{COMMON}"))
+        .help_template(TEMPLATE)
+        .after_help(short)
+        .after_long_help(long)
         .mut_subcommands(|command| of_command(command, common))
+}
+
+/// Returns the end of a help with the line about the common options.
+fn with_common(end: Option<&StyledStr>) -> String {
+    match end.map(ToString::to_string) {
+        Some(end) if !end.is_empty() => format!("{end}\n\n{COMMON}"),
+        _ => COMMON.to_owned(),
+    }
+}
+
+/// Returns the examples with command lines that are not wrapped: they are to be copied. A line of
+/// prose begins with a capital letter.
+fn with_whole_commands(examples: &str) -> String {
+    let is_prose = |line: &str| line.trim_start().starts_with(|it: char| it.is_ascii_uppercase());
+    let whole =
+        |line: &str| if is_prose(line) { line.to_owned() } else { line.replace(' ', NO_BREAK) };
+    examples.lines().map(whole).collect::<Vec<_>>().join("\n")
 }
 
 /// Moves the examples from the end of the long help to the front of both.
 fn with_examples_first(command: Command) -> Command {
+    let first = command.get_before_long_help().map(|it| with_whole_commands(&it.to_string()));
+    let command = match first {
+        Some(first) => command.before_long_help(first),
+        None => command,
+    };
     let Some(end) = command.get_after_long_help() else { return command };
     let end = end.to_string();
     // A paragraph that is indented belongs to the one before it.
@@ -46,6 +75,7 @@ fn with_examples_first(command: Command) -> Command {
     let (examples, rest): (Vec<_>, Vec<_>) =
         paragraphs.into_iter().partition(|paragraph| paragraph.starts_with(EXAMPLES));
     let Some(examples) = examples.first() else { return command };
+    let examples = &with_whole_commands(examples);
     let short: Vec<&str> = examples.lines().take(SHORT_LINES).collect();
     command
         .before_help(short.join("\n"))
@@ -67,7 +97,7 @@ mod tests {
         let mut command = arranged(command);
         assert!(command.render_help().to_string().contains("--log"));
         let cp = command.find_subcommand_mut("cp").expect("a command");
-        let help = cp.render_long_help().to_string();
+        let help = cp.render_long_help().to_string().replace(NO_BREAK, " ");
         let places =
             ["Usage:", "Examples:", "  More.", "--bs", "Files:", "Sizes:", "Common options:"]
                 .map(|part| help.find(part).unwrap_or_else(|| panic!("{part}: {help}")));

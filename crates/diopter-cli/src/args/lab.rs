@@ -334,7 +334,7 @@ fn named_job() -> impl TypedValueParser<Value = NamedJob> {
 fn block_bytes(text: &str) -> Result<u64, String> {
     const BLOCK: u64 = 4 << 10;
     const LARGEST: u64 = 16 << 20;
-    let bytes = size::parse(text)?;
+    let bytes = size::parse_listed(text)?;
     if bytes == 0 || !bytes.is_multiple_of(BLOCK) || bytes > LARGEST {
         return Err("the guest's device takes multiples of 4k, up to 16M".to_owned());
     }

@@ -1,5 +1,8 @@
 //! Tips for options that people know from other programs and `dio` does not have.
 
+use std::path::Path;
+
+use clap::Command;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -41,10 +44,13 @@ const RECURSIVE: &str = "directories are read with all that is below them";
 /// The other targets of a command that clap requires.
 const TRACED: &str = "'-p PID', '--cgroup PATH' and '--all' trace running processes";
 
-/// Replaces the tip of an error about an unknown option of a command, if there is a better one, and
-/// adds one where the command that is traced is missing.
-pub fn improved(mut error: clap::Error, command: Option<&str>) -> clap::Error {
-    if error.kind() == ErrorKind::MissingRequiredArgument && command == Some("trace") {
+/// Corrects an error about an unknown option: the tip for an option of another program, no tip that
+/// cannot be meant, and the usage of the command, of which clap makes one with a similar option.
+/// Adds a tip where the command that is traced is missing.
+///
+/// `of` is the command that refused the line, and `next` the subcommand of it that follows.
+pub fn improved(mut error: clap::Error, of: &mut Command, next: Option<&str>) -> clap::Error {
+    if error.kind() == ErrorKind::MissingRequiredArgument && of.get_name() == "trace" {
         add(&mut error, TRACED);
         return error;
     }
@@ -54,41 +60,68 @@ pub fn improved(mut error: clap::Error, command: Option<&str>) -> clap::Error {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return error;
     };
+    let option = option.clone();
+    // The word that follows may be a value of the option.
+    let next = next.filter(|name| of.find_subcommand(name).is_some());
+    let version = ContextValue::String("--version".to_owned());
+    if next.is_some() && error.get(ContextKind::SuggestedArg) == Some(&version) {
+        // It is never meant together with a command.
+        error.remove(ContextKind::SuggestedArg);
+    }
+    error.insert(ContextKind::Usage, ContextValue::StyledStr(of.render_usage()));
+    let command = if of.has_subcommands() { next } else { Some(of.get_name()) };
     let known = |(of, options, _): &&(&str, &[&str], &str)| {
         Some(*of) == command && options.contains(&option.as_str())
     };
-    if let Some((_, _, tip)) = TIPS.iter().find(known) {
+    let tip = TIPS.iter().find(known).map(|(_, _, tip)| (*tip).to_owned());
+    if let Some(tip) = tip.or_else(|| of_subcommand(of, &option, next)) {
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::SuggestedSubcommand);
         add(&mut error, tip);
+    } else if Path::new(&option).symlink_metadata().is_err() {
+        // That it may be a value, the name of a file.
+        error.remove(ContextKind::Suggested);
     }
     error
 }
 
-fn add(error: &mut clap::Error, tip: &'static str) {
-    let tip = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
+fn add(error: &mut clap::Error, tip: impl Into<StyledStr>) {
+    let tip = ContextValue::StyledStrs(vec![tip.into()]);
     error.insert(ContextKind::Suggested, tip);
+}
+
+/// Returns the tip for an option that comes before the subcommand that has it.
+fn of_subcommand(of: &Command, option: &str, next: Option<&str>) -> Option<String> {
+    let is_next = |it: &&Command| next.is_none_or(|name| name == it.get_name());
+    let mut subcommands = of.get_subcommands().filter(is_next);
+    let has_it = subcommands.find(|it| has_option(it, option))?;
+    let (of, name) = (of.get_name(), has_it.get_name());
+    Some(format!("options of a command come after its name, as in '{of} {name} {option}'"))
+}
+
+fn has_option(command: &Command, option: &str) -> bool {
+    command.get_arguments().any(|known| {
+        let short = known.get_short_and_visible_aliases().unwrap_or_default();
+        let is_short = short.iter().any(|it| option == format!("-{it}"));
+        is_short || known.get_long().is_some_and(|it| option == format!("--{it}"))
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use clap::CommandFactory;
 
     use super::*;
-    use crate::args::Cli;
+    use crate::args::{Cli, parse};
 
     #[test]
     fn no_tip_is_for_an_option_of_dio_and_each_names_options_that_it_has() {
         let dio = Cli::command();
         for (command, options, tip) in TIPS.into_iter().chain([("trace", &[][..], TRACED)]) {
             let command = dio.find_subcommand(command).expect("a command");
-            let has = |name: &str| {
-                command.get_arguments().chain(dio.get_arguments()).any(|known| {
-                    let short = known.get_short_and_visible_aliases().unwrap_or_default();
-                    let is_short = short.iter().any(|it| name == format!("-{it}"));
-                    is_short || known.get_long().is_some_and(|it| name == format!("--{it}"))
-                })
-            };
+            let has = |name: &str| has_option(command, name) || has_option(&dio, name);
             for option in options {
                 assert!(!has(option), "{option}");
             }
@@ -102,8 +135,8 @@ mod tests {
     #[test]
     fn an_option_of_another_program_has_its_tip() {
         let of = |words: &[&str]| {
-            let error = Cli::command().try_get_matches_from(words).expect_err("it is unknown");
-            improved(error, words.get(1).copied()).to_string()
+            let words: Vec<_> = words.iter().map(OsString::from).collect();
+            parse(&words).expect_err("it is unknown").to_string()
         };
         assert!(of(&["dio", "cp", "--direct=1", "a", "b"]).contains("tip: every copy uses direct"));
         let block = of(&["dio", "cp", "--block-size", "1M", "a", "b"]);
@@ -112,7 +145,28 @@ mod tests {
         for words in [&["dio", "trace"][..], &["dio", "trace", "--duration", "1s"]] {
             assert!(of(words).contains("tip: '-p PID', '--cgroup PATH' and '--all'"));
         }
-        // clap's own remain for the rest.
+        // clap's own remain for similar names.
         assert!(of(&["dio", "cp", "--verbos", "a", "b"]).contains("'--verbose'"));
+    }
+
+    #[test]
+    fn an_unknown_option_has_no_misleading_tip_and_the_usage_of_its_command() {
+        let of = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(OsString::from).collect();
+            parse(&words).expect_err("it is unknown").to_string()
+        };
+        for line in ["cp --direct=1 f g", "bench --direct=1", "cp --delete f g"] {
+            let (message, name) = (of(&format!("dio {line}")), line.split(' ').next());
+            let usage = format!("Usage: dio {} [OPTIONS] ", name.expect("a word"));
+            assert!(message.contains(&usage), "{message}");
+        }
+        for line in ["bench -v", "compare --verbose a b", "lab run --verbose", "run -x -- true"] {
+            assert!(!of(&format!("dio {line}")).contains("tip"), "{}", of(&format!("dio {line}")));
+        }
+        let before = of("dio --verbose cp a b");
+        assert!(before.contains("tip: options of a command come after its name, as in 'dio cp"));
+        assert!(before.contains("Usage: dio [OPTIONS] <COMMAND>") && !before.contains("similar"));
+        assert!(of("dio lab --repeat 2 run").contains("as in 'dio lab run --repeat'"));
+        assert!(!of("dio --verbose bench").contains("'--version'"));
     }
 }

@@ -13,6 +13,7 @@ use super::progress::Progress;
 use crate::args::CpOptions;
 use crate::log::{self, Filter, Level};
 use crate::signals::Signals;
+use crate::terminal;
 
 /// Copies and returns the exit status: 0 done, 1 verify found a difference, 2 something failed,
 /// 128+n ended by signal n.
@@ -111,8 +112,8 @@ fn again(ended: &Ended, files: u64, options: &Options) -> &'static str {
     }
 }
 
-/// Returns one line: what was copied, and how fast.
-fn summary(report: &Report) -> String {
+/// Returns one line: what was copied, how fast, and if it was verified.
+fn summary(options: &CpOptions, report: &Report) -> String {
     let counted = |count: u64, one: &str, many: &str| match count {
         0 => None,
         1 => Some(format!("1 {one}")),
@@ -136,7 +137,19 @@ fn summary(report: &Report) -> String {
     if moved < report.bytes {
         bytes.push_str(&format!(", {} of it moved,", BinaryBytes(moved)));
     }
-    format!("{}; {bytes} in {:.1} s, {rate}/s", parts.join(", "), took.as_secs_f64())
+    let is_verified = options.copy.verify && report.exit_status == 0 && report.files > 0;
+    let verified = match report.route.verify.buffered {
+        _ if !is_verified => "",
+        0 => "; verified (BLAKE3, read back from the device)",
+        _ => "; verified (BLAKE3, partly through the page cache)",
+    };
+    let separate = match report.separate_links {
+        0 => String::new(),
+        1 => "; 1 hard link is a separate file now (-a keeps hard links)".to_owned(),
+        count => format!("; {count} hard links are separate files now (-a keeps hard links)"),
+    };
+    let (parts, took) = (parts.join(", "), took.as_secs_f64());
+    format!("{parts}; {bytes} in {took:.1} s, {rate}/s{verified}{separate}")
 }
 
 /// Returns the bytes of the files that were read or written: not holes, not what an earlier run had
@@ -151,7 +164,10 @@ fn moved(report: &Report) -> u64 {
 fn conclude(options: &CpOptions, report: &Report, output: &mut dyn Write) -> u8 {
     let text = match (options.json, options.verbose) {
         (false, false) => return report.exit_status,
-        (false, true) => summary(report),
+        (false, true) => {
+            let lines = terminal::fitted(&summary(options, report), terminal::columns());
+            lines.trim_end().to_owned()
+        }
         (true, _) => {
             let text = serde_json::to_string_pretty(report).expect("strings and numbers are JSON");
             untrusted::json(&text).into_owned()

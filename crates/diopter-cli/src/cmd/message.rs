@@ -19,7 +19,8 @@ pub fn message_about(name: &Path, error: &Error) -> String {
     }
 }
 
-/// Returns the message of a library error. Any failed step of opening a name is reported as `open`.
+/// Returns the message of a library error. Any failed step of opening a name is reported as `cannot
+/// open`.
 fn message_of(error: &Error) -> String {
     match error {
         Error::Setup(SetupError { path: Some(path), errno, remedy, .. }) => {
@@ -39,7 +40,7 @@ fn open_failed(path: &Path, errno: Errno, remedy: &str) -> String {
     } else {
         remedy
     };
-    format!("open {}: {errno}; {remedy}", untrusted::name(&name))
+    format!("cannot open {}: {errno}; {remedy}", untrusted::name(&name))
 }
 
 /// Returns the remedy for an open error that has none. It never suggests `dio probe`, which uses
@@ -68,7 +69,7 @@ mod tests {
     fn an_open_that_fails_never_advises_the_command_that_failed() {
         for errno in [Errno::EIO, Errno::ENXIO, Errno::EACCES, Errno::EINVAL] {
             let message = open_failed(Path::new("/mnt/dead"), errno, "");
-            assert!(message.starts_with(&format!("open /mnt/dead: {errno}; ")), "{message}");
+            assert!(message.starts_with(&format!("cannot open /mnt/dead: {errno}; ")), "{message}");
             assert!(!message.contains("dio probe"), "{message}");
         }
     }

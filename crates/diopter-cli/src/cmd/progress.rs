@@ -16,12 +16,15 @@ use crate::log;
 use crate::terminal::message_columns;
 
 const TEMPLATES: Templates = Templates {
-    wide: "{wide_msg} [{bar:10}] {bytes} of {total_bytes}, {rate}, {eta} to go",
+    wide: "{wide_msg} {part} [{bar:10}] {percent}%, {rate}, {eta} to go",
     narrow: "{wide_msg} {percent}% {rate} {eta}",
+    least: "{wide_msg} {percent}%",
 };
 
 /// Columns of a terminal from which on the wide template is used.
 const COLUMNS_WIDE: usize = 72;
+/// Columns of a terminal from which on the narrow template is used.
+const COLUMNS_NARROW: usize = 36;
 
 /// Often enough to look alive between two slow requests.
 const TICK: Duration = Duration::from_millis(250);
@@ -34,6 +37,7 @@ const LINE_EVERY: Duration = Duration::from_secs(1);
 pub struct Templates {
     pub wide: &'static str,
     pub narrow: &'static str,
+    pub least: &'static str,
 }
 
 /// A bar, lines, or nothing.
@@ -44,6 +48,8 @@ pub struct Progress {
     bar: Option<ProgressBar>,
     /// Counts bytes that were moved, without holes, for the rate of the bar. It is not shown.
     moving: ProgressBar,
+    /// Counts the bytes of the pass in progress. It is not shown.
+    part: ProgressBar,
     lines: Option<Lines>,
     /// Prints the name of each file whose copy begins.
     has_names: bool,
@@ -61,6 +67,8 @@ pub struct Progress {
 #[derive(Debug)]
 struct Lines {
     total: u64,
+    /// The pass in progress, and its file.
+    doing: String,
     /// When the last line was printed, and how many bytes were moved by then.
     last: (Instant, u64),
 }
@@ -71,11 +79,13 @@ impl Progress {
         let is_terminal = std::io::stderr().is_terminal();
         let is_shown = mode != BytesProgress::Never && is_terminal;
         let has_lines = mode == BytesProgress::Always && !is_terminal;
-        let lines = has_lines.then(|| Lines { total: 0, last: (Instant::now(), 0) });
+        let lines =
+            has_lines.then(|| Lines { total: 0, doing: String::new(), last: (Instant::now(), 0) });
         let mut progress = Progress {
             command,
             bar: None,
             moving: ProgressBar::hidden(),
+            part: ProgressBar::hidden(),
             lines,
             has_names: false,
             base: 0,
@@ -97,7 +107,11 @@ impl Progress {
             // Text in memory takes every line.
             write!(text, "{}/s", BinaryBytes(whole(moving.per_sec()))).unwrap_or(());
         };
-        bar.set_style(TEMPLATES.style().with_key("rate", rate));
+        let part = self.part.clone();
+        let part = move |_: &ProgressState, text: &mut dyn fmt::Write| {
+            write!(text, "{}", part_of(&part)).unwrap_or(());
+        };
+        bar.set_style(TEMPLATES.style().with_key("rate", rate).with_key("part", part));
         self.bar = Some(bar);
     }
 
@@ -120,7 +134,7 @@ impl Progress {
     /// Removes the bar, or prints the last line.
     pub fn finish(&self) {
         if let Some(lines) = &self.lines {
-            lines.print(self.command, (self.at, self.moved), lines.last);
+            lines.print(self.command, &self.part, (self.at, self.moved), lines.last);
         }
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -149,8 +163,17 @@ impl Observer for Progress {
         if self.has_names && pass == Pass::Copy {
             self.print_name(path);
         }
+        self.part.set_length(bytes);
+        self.part.set_position(0);
+        let doing = match pass {
+            Pass::Verify => "verifying ",
+            Pass::Copy => "copying ",
+            _ => "reading ",
+        };
+        if let Some(lines) = &mut self.lines {
+            lines.doing = described(doing, path);
+        }
         if let Some(bar) = &self.bar {
-            let doing = if pass == Pass::Verify { "verifying " } else { "" };
             bar.set_message(described(doing, path));
             if bar.length().unwrap_or(0) < self.base + bytes {
                 // A file has grown since the bytes were added up.
@@ -167,6 +190,7 @@ impl Observer for Progress {
     }
 
     fn resumes_at(&mut self, position: u64) {
+        self.part.set_position(position);
         if let Some(bar) = &self.bar {
             bar.set_position(self.base + position);
             // What was there before says nothing about the rate.
@@ -176,8 +200,9 @@ impl Observer for Progress {
 
     fn reached(&mut self, position: u64) {
         self.at = self.base + position;
+        self.part.set_position(position);
         if let Some(lines) = &mut self.lines {
-            lines.show(self.command, (self.at, self.moved));
+            lines.show(self.command, &self.part, (self.at, self.moved));
         }
         if let Some(bar) = &self.bar {
             bar.set_position(self.base + position);
@@ -211,28 +236,39 @@ impl Observer for Progress {
 
 impl Lines {
     /// Prints a line if it is time for one.
-    fn show(&mut self, command: &str, (at, moved): (u64, u64)) {
+    fn show(&mut self, command: &str, part: &ProgressBar, (at, moved): (u64, u64)) {
         if self.last.0.elapsed() >= LINE_EVERY {
-            self.print(command, (at, moved), self.last);
+            self.print(command, part, (at, moved), self.last);
             self.last = (Instant::now(), moved);
         }
     }
 
-    /// Prints what is done, and the rate since a time by which so many bytes were moved.
-    fn print(&self, command: &str, (at, moved): (u64, u64), (since, before): (Instant, u64)) {
+    /// Prints the pass in progress, the part of all that is done, and the rate since a time by
+    /// which so many bytes were moved.
+    fn print(
+        &self,
+        command: &str,
+        part: &ProgressBar,
+        (at, moved): (u64, u64),
+        (since, before): (Instant, u64),
+    ) {
         let elapsed = since.elapsed().as_nanos().max(1);
         let moved = u128::from(moved.saturating_sub(before)) * 1_000_000_000 / elapsed;
         let rate = BinaryBytes(u64::try_from(moved).unwrap_or(u64::MAX));
-        let (done, total) = (BinaryBytes(at), BinaryBytes(self.total.max(at)));
-        log::line(&format!("dio {command}: {done} of {total}, {rate}/s"));
+        let percent = u128::from(at) * 100 / u128::from(self.total.max(at).max(1));
+        let (doing, part) = (&self.doing, part_of(part));
+        log::line(&format!("dio {command}: {doing}: {part}; {percent}% of all, {rate}/s"));
     }
 }
 
 impl Templates {
     /// Returns the style for the terminal.
     pub fn style(&self) -> ProgressStyle {
-        let is_wide = message_columns().is_none_or(|columns| columns >= COLUMNS_WIDE);
-        let template = if is_wide { self.wide } else { self.narrow };
+        let template = match message_columns() {
+            Some(..COLUMNS_NARROW) => self.least,
+            Some(..COLUMNS_WIDE) => self.narrow,
+            _ => self.wide,
+        };
         let style = ProgressStyle::with_template(template).expect("the template is well formed");
         style.progress_chars("=> ")
     }
@@ -241,6 +277,12 @@ impl Templates {
 /// Returns a rate without its fraction.
 fn whole(rate: f64) -> u64 {
     format!("{rate:.0}").parse().unwrap_or(0)
+}
+
+/// Returns the bytes of a pass that are done, and all of them.
+fn part_of(part: &ProgressBar) -> String {
+    let (done, all) = (part.position(), part.length().unwrap_or(0));
+    format!("{} of {}", BinaryBytes(done), BinaryBytes(all.max(done)))
 }
 
 /// Returns a phase and the name of its file.
@@ -280,7 +322,7 @@ mod tests {
     #[test]
     fn the_template_is_well_formed() {
         assert!(
-            [TEMPLATES.wide, TEMPLATES.narrow]
+            [TEMPLATES.wide, TEMPLATES.narrow, TEMPLATES.least]
                 .iter()
                 .all(|it| ProgressStyle::with_template(it).is_ok())
         );

@@ -94,16 +94,6 @@ fn help_of_a_command_is_printed_by_help_too() {
 }
 
 #[test]
-fn help_fits_eighty_columns() {
-    for command in COMMANDS {
-        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
-        for line in stdout_of(&words).lines() {
-            assert!(line.chars().count() <= 80, "{command}: {line}");
-        }
-    }
-}
-
-#[test]
 fn the_version_has_the_backends_and_what_is_installed() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(stdout_of(&["-V"]), format!("dio {version}\n"));

@@ -29,7 +29,7 @@ fn a_local_file_of_the_name_does_not_matter() {
     fs::remove_file(dir.path().join("rados:data")).unwrap();
     fs::create_dir_all(dir.path().join("rados:data/a-dir")).unwrap();
     must("rados:data/a-dir");
-    refused(&put("rados:data/a-dir", &["plain", "plain"]), "several sources need a directory");
+    refused(&put("rados:data/a-dir", &["plain", "plain"]), "is not a directory");
     assert_eq!(fs::read_dir(dir.path().join("rados:data/a-dir")).unwrap().count(), 0);
 }
 

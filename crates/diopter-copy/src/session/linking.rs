@@ -34,9 +34,14 @@ impl Session<'_> {
         path: impl Fn() -> PathBuf,
         target: &Entry,
     ) -> Step<bool> {
-        if !self.keeps_links_of(source)
-            || !self.links.link(source, target, self.options.existing)?
-        {
+        if !self.keeps_links_of(source) {
+            let is_separated = self.options.recursive && !self.options.striped;
+            if is_separated && source.is_file() && source.nlink() > 1 {
+                self.counts.separate_links += 1;
+            }
+            return Ok(false);
+        }
+        if !self.links.link(source, target, self.options.existing)? {
             return Ok(false);
         }
         self.begin_file();

@@ -82,7 +82,7 @@ impl Layout {
     /// for invalid values, and with `System` if it cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Layout, LayoutError> {
         let given = path.as_ref();
-        let fail = system("open layout", given);
+        let fail = system("cannot open", given);
         let path = given.canonicalize().map_err(|error| fail(errno_of(&error)))?;
         let name = path.file_name().ok_or_else(|| fail(Errno::EISDIR))?.to_owned();
         let directory = Dir::open(&dir_of(&path)).map_err(&fail)?;
@@ -97,7 +97,7 @@ impl Layout {
     /// Fails as [`Layout::open`] does.
     pub fn open_at(dir: BorrowedFd<'_>, path: impl AsRef<Path>) -> Result<Layout, LayoutError> {
         let given = path.as_ref();
-        let fail = system("open layout", given);
+        let fail = system("cannot open", given);
         let path = std::path::absolute(given).map_err(|error| fail(errno_of(&error)))?;
         let name = path.file_name().ok_or_else(|| fail(Errno::EISDIR))?.to_owned();
         let directory = Dir::of(dir).map_err(&fail)?;
@@ -205,13 +205,13 @@ impl AsFd for Layout {
 fn unreadable(errno: Errno, given: &Path) -> LayoutError {
     match errno {
         Errno::EFBIG | Errno::EINVAL => {
-            LayoutError::new(LayoutErrorKind::NotAManifest, "open layout", given)
+            LayoutError::new(LayoutErrorKind::NotAManifest, "cannot open", given)
         }
         Errno::ELOOP => {
             let kind = LayoutErrorKind::WrongKind("a symbolic link, which is not followed");
-            LayoutError::new(kind, "open layout", given)
+            LayoutError::new(kind, "cannot open", given)
         }
-        errno => LayoutError::system(errno, "open layout", given),
+        errno => LayoutError::system(errno, "cannot open", given),
     }
 }
 
@@ -220,8 +220,8 @@ fn read_manifest(file: &File, given: &Path) -> Result<(Document, Manifest, bool)
     let document = Document::read(file, MANIFEST_BYTES_MAX);
     let document = document.map_err(|errno| unreadable(errno, given))?;
     let manifest = Manifest::from_bytes(&document.bytes)
-        .map_err(|kind| LayoutError::new(kind, "open layout", given))?;
-    let is_marked = trust::has_mark(file, &manifest).map_err(system("open layout", given))?;
+        .map_err(|kind| LayoutError::new(kind, "cannot open", given))?;
+    let is_marked = trust::has_mark(file, &manifest).map_err(system("cannot open", given))?;
     Ok((document, manifest, is_marked))
 }
 

@@ -201,7 +201,7 @@ fn refuse_unmarked(layout: Layout, path: &Path) -> Result<Layout, LayoutError> {
 }
 
 fn not_marked(path: &Path) -> LayoutError {
-    LayoutError::new(LayoutErrorKind::NotMarked, "open layout", path)
+    LayoutError::new(LayoutErrorKind::NotMarked, "cannot open", path)
 }
 
 /// Fails for an open file that begins as a manifest does and is invalid or not marked. Its

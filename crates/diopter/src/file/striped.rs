@@ -113,7 +113,7 @@ impl StripedFile {
         match reopen_buffered(opened.fd.as_fd(), true, false) {
             Ok(fd) => check_marked(&std::fs::File::from(fd), path)?,
             Err(Errno::ENOENT) => drop(Layout::open_marked(path)?),
-            Err(errno) => return Err(LayoutError::system(errno, "open layout", path).into()),
+            Err(errno) => return Err(LayoutError::system(errno, "cannot open", path).into()),
         }
         Ok(true)
     }

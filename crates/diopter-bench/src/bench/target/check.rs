@@ -89,6 +89,6 @@ pub fn check_device(
         options.custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
     }
     options.open(path).map_err(|error| {
-        format!("open {shown}: {error}; it is mounted or in use: unmount it, or run as root")
+        format!("cannot open {shown}: {error}; it is mounted or in use: unmount it, or run as root")
     })
 }

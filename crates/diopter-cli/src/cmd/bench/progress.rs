@@ -20,6 +20,7 @@ use crate::output::{DONE, TROUBLE};
 const TEMPLATES: Templates = Templates {
     wide: "{wide_msg} [{bar:20}] {pos} of {len} rounds, {eta} to go",
     narrow: "{wide_msg} {pos}/{len} {eta}",
+    least: "{wide_msg} {pos}/{len}",
 };
 
 /// Short enough to show progress in a long round.

@@ -41,7 +41,7 @@ pub fn run(args: &RunArgs, stop: &Stop) -> Result<u8, LabError> {
             let at = ended.load(Ordering::Relaxed);
             let (series, system) = (&boot.kernel.series, boot.file_system.name());
             watch.report(Progress::Booting(format!(
-                "{at} of {boots} boots done; {series} on {system}"
+                "{series} on {system} ({at} of {boots} boots done)"
             )));
         }
         BootProgress::Ended(..) => {

@@ -15,7 +15,8 @@ use crate::log;
 
 /// Short enough to show progress.
 const TICK: Duration = Duration::from_millis(250);
-const TEMPLATE: &str = "{spinner} {msg}";
+/// The message is cut at the width of the terminal.
+const TEMPLATE: &str = "{spinner} {wide_msg}";
 
 /// Opens the cache.
 pub fn open(args: &StoreArgs, stop: &Stop) -> Result<Store, LabError> {

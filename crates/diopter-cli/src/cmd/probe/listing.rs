@@ -84,7 +84,7 @@ fn add_listing(text: &mut String, listing: &Listing, look: &Look) {
         put(text, "  the directory is empty");
         return;
     }
-    text.push_str(&look.table(2, &table));
+    text.push_str(&look.fitted(2, &table, &["inode", "size"]));
     let more = listed.saturating_sub(ROWS_MAX) + listing.left_out;
     if more > 0 {
         let all = if listing.left_out == 0 { "lists all" } else { "lists 10000" };

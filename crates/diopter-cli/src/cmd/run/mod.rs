@@ -158,7 +158,7 @@ fn status_of(status: ExitStatus) -> u8 {
 fn not_found(name: &OsString, errno: Errno) -> Failure {
     let name = shown(name);
     if errno == Errno::ENOENT {
-        let message = format!("find {name}: no such program; check its name and PATH");
+        let message = format!("cannot find {name}: no such program; check its name and PATH");
         return Failure { status: UNKNOWN, message };
     }
     Failure { status: NOT_RUN, message: format!("run {name}: {errno}; check the file and PATH") }
