@@ -19,18 +19,20 @@ fn ids_of(trace: &Trace) -> BTreeSet<String> {
 
 const DEFERRED: &str = "deferred-completion";
 
+fn serial(job: &mut Job) {
+    job.depth = 1;
+    job.context = Context::Task;
+    job.mark = |request| request.is_extending = Some(true);
+}
+
+fn blocking_serial(job: &mut Job) {
+    serial(job);
+    job.door = Door::Syscall;
+}
+
 /// A job, and the findings that it must give, all of them.
 fn table() -> Vec<(&'static str, Job, Vec<&'static str>)> {
     let kernel = "deferred-completion:kernel";
-    let serial = |job: &mut Job| {
-        job.depth = 1;
-        job.context = Context::Task;
-        job.mark = |request| request.is_extending = Some(true);
-    };
-    let blocking_serial = |job: &mut Job| {
-        serial(job);
-        job.door = Door::Syscall;
-    };
     vec![
         ("random reads", Job::default(), vec![]),
         ("large reads that fit", Job::with(|job| job.length = 1 << 20), vec![]),
