@@ -95,7 +95,7 @@ fn of_subcommand(of: &Command, option: &str, next: Option<&str>) -> Option<Strin
     let is_next = |it: &&Command| next.is_none_or(|name| name == it.get_name());
     let mut subcommands = of.get_subcommands().filter(is_next);
     let has_it = subcommands.find(|it| has_option(it, option))?;
-    let (of, name) = (of.get_name(), has_it.get_name());
+    let (of, name) = (of.get_bin_name().unwrap_or(of.get_name()), has_it.get_name());
     Some(format!("options of a command come after its name, as in '{of} {name} {option}'"))
 }
 
