@@ -29,12 +29,17 @@ pub fn arranged(dio: Command) -> Command {
 
 fn of_command(command: Command, common: &[Arg]) -> Command {
     let command = with_examples_first(command);
-    let [short, long] = [command.get_after_help(), command.get_after_long_help()].map(with_common);
+    let short = with_common(command.get_after_help());
+    // A command without it has one help.
+    let long = command.get_after_long_help().map(|long| with_common(Some(long)));
+    let command = command.after_help(short);
+    let command = match long {
+        Some(long) => command.after_long_help(long),
+        None => command,
+    };
     command
         .args(common)
         .help_template(TEMPLATE)
-        .after_help(short)
-        .after_long_help(long)
         .mut_subcommands(|command| of_command(command, common))
 }
 
