@@ -99,7 +99,11 @@ fn several_sources_into_what_is_no_dir() {
     let output = dio().args([&one, &two]).arg(&target).output().unwrap();
     let text = message(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert_eq!(text.matches("several sources").count(), 1, "once, and not for each source: {text}");
+    assert_eq!(
+        text.matches("the target is not a directory").count(),
+        1,
+        "once, and not for each source: {text}"
+    );
     assert_eq!(text.lines().count(), 1, "{text}");
     assert_eq!(names(dir.path()), ["one", "target", "two"]);
 }
