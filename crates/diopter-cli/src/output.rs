@@ -210,11 +210,12 @@ pub fn print_instead(instead: &clap::Error, color: ColorChoice, trouble: u8) -> 
     let look = Look::of_stdout(is_coloured);
     let text = instead.render();
     let text = if look.is_coloured { text.ansi().to_string() } else { text.to_string() };
-    let text = text.replace(NO_BREAK, " ");
     if instead.use_stderr() {
         crate::log::put(&look.escaped(&terminal::fitted(&text, terminal::message_columns())));
         return status;
     }
+    // Only help has spaces that do not break; an error may name a file that has.
+    let text = text.replace(NO_BREAK, " ");
     let columns = terminal::columns().unwrap_or(WIDTH_MAX).clamp(WIDTH_MIN, WIDTH_MAX);
     look.print(&terminal::with_usage_wrapped(&text, columns), status)
 }

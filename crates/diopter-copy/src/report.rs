@@ -62,7 +62,7 @@ pub struct Report {
     /// Names that files got as hard links of copies of the same run, by `--preserve=links`. Their
     /// bytes are not in `bytes`.
     pub links: u64,
-    /// Names of files with several names (hard links) in a recursive copy without
+    /// Names of files with several names (hard links) in a recursive `dio cp` without
     /// `--preserve=links`: each becomes a separate file.
     pub separate_links: u64,
     /// The number and size of requests that were best for the last file; null if `--iodepth` sets

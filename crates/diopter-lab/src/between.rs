@@ -22,7 +22,7 @@ use diopter_bench::document::{Job, Sample};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
-    /// Percent of completions that were put off to a kworker.
+    /// Percent of completions that were deferred to a kworker.
     Contexts,
     /// Requests per virtual second.
     Iops,

@@ -12,7 +12,7 @@ pub enum Place {
     HardIrq,
     /// In a soft interrupt.
     SoftIrq,
-    /// In a worker of a workqueue: put off.
+    /// In a worker of a workqueue: deferred.
     Kworker,
     /// In a task, the submitter's mostly.
     Task,

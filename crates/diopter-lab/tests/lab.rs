@@ -13,7 +13,7 @@ use diopter_lab::{
 };
 use diopter_testkit::env::{Capability, skip};
 
-/// Completions of overwrites are put off on this one; any kernel with the older iomap would do.
+/// Completions of overwrites are deferred on this one; any kernel with the older iomap would do.
 const SERIES: &str = "6.1";
 
 fn packages() -> Result<(Kernel, Programs, Store), LabError> {

@@ -106,7 +106,7 @@ impl fmt::Display for TraceError {
                 f,
                 "{}: not a control group; name a directory below {}",
                 diopter_text::untrusted::name(path),
-                mount.display()
+                diopter_text::untrusted::name(mount)
             ),
             TraceError::LockedDown => write!(
                 f,

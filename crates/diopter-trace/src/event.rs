@@ -275,7 +275,7 @@ pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workque
 /// The event that shows when a process is moved to another control group.
 pub const CGROUP_MOVE: &str = "cgroup/cgroup_attach_task";
 
-const CONTEXT: Need = Need::Shows("when a worker took up a completion that was put off");
+const CONTEXT: Need = Need::Shows("when a worker took up a deferred completion");
 const DEVICE: Need = Need::Shows("when devices were done");
 const SECTORS: &[&str] = &["dev", "sector", "nr_sector", "rwbs", "error"];
 

@@ -1,5 +1,5 @@
 //! Which requests of a trace are shown one by one: the slowest, examples of each finding, those
-//! that were put off or cut, and runs of neighbours taken by chance. A bounded number.
+//! that were deferred or cut, and runs of neighbours taken by chance. A bounded number.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::phases::Phases;
 /// Requests of a sample at most.
 pub const SAMPLE_MAX: usize = 2_000;
 const SLOWEST: usize = 200;
-/// Those put off, and those cut, that are in it.
+/// Those deferred, and those cut, that are in it.
 const OF_A_KIND: usize = 100;
 /// Neighbours that are taken together, so that what was in flight at once can be seen.
 const RUN: usize = 50;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::OnceLock;
 
-/// The functions that a completion is put off to.
+/// The functions that a completion is deferred to.
 pub const WORK_FUNCTIONS: [&str; 2] = ["iomap_dio_complete_work", "dio_aio_complete_work"];
 
 /// The functions that end a raw device's bios.

@@ -239,7 +239,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "RW", default_value = "randwrite", value_parser = read_write())]
     pub rw: ReadWrite,
     /// Bytes per request: a multiple of 4k
-    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = block_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = one_block_bytes)]
     pub bs: u64,
     /// fio's engine
     #[arg(long, value_name = "ENGINE", default_value = "libaio", value_parser = engine())]
@@ -330,11 +330,20 @@ fn named_job() -> impl TypedValueParser<Value = NamedJob> {
     named(&NamedJob::ALL, NamedJob::name)
 }
 
-/// Parses the bytes of a request: the guest's device has blocks of 4 KiB, and a file of 63 MiB.
+/// Parses the bytes of a request, one of a list.
 fn block_bytes(text: &str) -> Result<u64, String> {
+    fits_guest(size::parse_listed(text)?)
+}
+
+/// Parses the bytes of all requests.
+fn one_block_bytes(text: &str) -> Result<u64, String> {
+    fits_guest(size::parse(text)?)
+}
+
+/// The guest's device has blocks of 4 KiB, and a file of 63 MiB.
+fn fits_guest(bytes: u64) -> Result<u64, String> {
     const BLOCK: u64 = 4 << 10;
     const LARGEST: u64 = 16 << 20;
-    let bytes = size::parse_listed(text)?;
     if bytes == 0 || !bytes.is_multiple_of(BLOCK) || bytes > LARGEST {
         return Err("the guest's device takes multiples of 4k, up to 16M".to_owned());
     }

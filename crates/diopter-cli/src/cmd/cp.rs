@@ -145,8 +145,10 @@ fn summary(options: &CpOptions, report: &Report) -> String {
     };
     let separate = match report.separate_links {
         0 => String::new(),
-        1 => "; 1 hard link is a separate file now (-a keeps hard links)".to_owned(),
-        count => format!("; {count} hard links are separate files now (-a keeps hard links)"),
+        count => format!(
+            "; names with hard links, each a separate file now: {count} (-a keeps links among \
+             what it copies)"
+        ),
     };
     let (parts, took) = (parts.join(", "), took.as_secs_f64());
     format!("{parts}; {bytes} in {took:.1} s, {rate}/s{verified}{separate}")

@@ -65,8 +65,9 @@ fn name_of(page: &Command) -> &str {
 
 fn page_of(command: &Command) -> Man {
     // The synopsis is made of the names and not of the usage: the list of `dio cp` has two.
+    let is_cp = command.get_name() == "cp";
     let with_target = |arg: Arg| match arg.get_value_names() {
-        Some([name]) if name == "SRC" => arg.value_name("SRC>... <DST"),
+        Some([name]) if is_cp && name == "SRC" => arg.value_name("SRC>... <DST"),
         _ => arg,
     };
     Man::new(command.clone().mut_args(with_target))

@@ -50,8 +50,8 @@ fn remedy_of(errno: Errno) -> &'static str {
         Errno::EIO | Errno::ENXIO | Errno::ENODEV | Errno::EUCLEAN => {
             "the file system or its device failed: see the kernel log (dmesg)"
         }
-        // Of a pipe, a socket or a character device.
-        Errno::EINVAL => "name a file or a block device",
+        // Of a pipe, a socket or a character device, or where there is no direct I/O.
+        Errno::EINVAL => "name a file of a file system with direct I/O, or a block device",
         Errno::ENOENT => "check the path",
         Errno::EACCES | Errno::EPERM => "check the permissions, or run as the owner",
         Errno::ENOTDIR => "a component of the path is not a directory: check the path",

@@ -133,7 +133,8 @@ impl Progress {
 
     /// Removes the bar, or prints the last line.
     pub fn finish(&self) {
-        if let Some(lines) = &self.lines {
+        // Without a file there is no last line.
+        if let Some(lines) = self.lines.as_ref().filter(|lines| !lines.doing.is_empty()) {
             lines.print(self.command, &self.part, (self.at, self.moved), lines.last);
         }
         if let Some(bar) = &self.bar {

@@ -19,7 +19,7 @@ const LARGE_APPEND_BYTES: u64 = 1 << 20;
 /// A detour of this share of the time is not that of a worker that may run at once. In per mille.
 const PER_MILLE_BUSY: u128 = 100;
 
-/// Why a completion was put off.
+/// Why a completion was deferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     Extending,
@@ -165,7 +165,7 @@ fn finding(trace: &Trace, reason: Reason) -> Option<Finding> {
     })
 }
 
-/// Why a completion was put off; `None` if it was not.
+/// Why a completion was deferred; `None` if it was not.
 fn reason_of(trace: &Trace, request: &TracedRequest) -> Option<Reason> {
     if request.context != Some(Context::Kworker) {
         return None;

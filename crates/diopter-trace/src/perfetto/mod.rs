@@ -104,7 +104,7 @@ fn slice_of_request(trace: &Trace, at: u64, request: &TracedRequest) -> Slice {
         notes.push(("completed in", Note::Text(context_name(context).to_owned())));
     }
     if let Some(function) = &request.deferred_by {
-        notes.push(("put off by", Note::Text(function.clone())));
+        notes.push(("deferred by", Note::Text(function.clone())));
     }
     Slice {
         begin: request.times.begin,

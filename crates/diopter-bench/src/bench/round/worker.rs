@@ -224,7 +224,9 @@ impl Worker {
             Direction::Read => Request::read(offset, memory),
             Direction::Write => {
                 // As with fio, no two writes have the same bytes.
-                memory[..8].copy_from_slice(&offset.wrapping_add(clock::now().0).to_le_bytes());
+                let stamp = offset.wrapping_add(clock::now().0).to_le_bytes();
+                let length = stamp.len().min(memory.len());
+                memory[..length].copy_from_slice(&stamp[..length]);
                 self.pace.count_write();
                 Request::write(offset, memory)
             }

@@ -23,7 +23,7 @@ pub fn open(args: &StoreArgs, stop: &Stop) -> Result<Store, LabError> {
     let read = |path: &PathBuf| {
         fs::read_to_string(path).map_err(|error| {
             let path = path.display();
-            LabError::Choice(format!("read {path}: {error}; name a file with deb lines"))
+            LabError::Choice(format!("cannot open {path}: {error}; name a file with deb lines"))
         })
     };
     let options = StoreOptions {

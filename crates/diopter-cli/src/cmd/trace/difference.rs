@@ -25,12 +25,14 @@ pub fn of(a: &Path, b: &Path) -> Result<TraceDiff, String> {
 
 fn read(path: &Path) -> Result<Summary, String> {
     let name = untrusted::name(path);
-    let failed = |error: std::io::Error| {
-        format!("read {name}: {error}; name two documents of dio trace --json")
+    let failed = |what: &str, error: std::io::Error| {
+        format!("{what} {name}: {error}; name two documents of dio trace --json")
     };
-    let file = File::open(path).map_err(failed)?;
+    let file = File::open(path).map_err(|error| failed("cannot open", error))?;
     let mut bytes = Vec::new();
-    file.take(DOCUMENT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    file.take(DOCUMENT_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| failed("cannot read", error))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > DOCUMENT_BYTES_MAX {
         return Err(format!("read {name}: larger than 256 MiB, which no document of dio trace is"));
     }
