@@ -105,5 +105,8 @@ fn words_that_mean_nothing_are_refused_with_those_that_do() {
     let message = refusal_of(&["bisect", "--good", "7.2", "--bad", "6.1", "--metric", "speed"]);
     assert!(message.contains("contexts, iops, instructions"), "{message}");
     let message = refusal_of(&["kernels", "--sources", "/nonexistent"]);
-    assert!(message.contains("cannot open /nonexistent") && message.contains("deb lines"), "{message}");
+    assert!(
+        message.contains("cannot open /nonexistent") && message.contains("deb lines"),
+        "{message}"
+    );
 }
