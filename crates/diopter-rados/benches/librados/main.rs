@@ -2,7 +2,8 @@
 //! rounds. The cluster is that of `CEPH_CONF`, such as one of three stores on files:
 //!
 //! ```text
-//! tools/ceph-mini --osds=3 --store=bluestore /tmp/cluster cargo bench -p diopter-rados --bench librados
+//! tools/ceph-mini --osds=3 --store=bluestore /tmp/cluster \
+//!     cargo bench -p diopter-rados --bench librados
 //! ```
 //!
 //! Arguments are the groups to run, `random`, `stripes` and `sequential`; all without. The last
