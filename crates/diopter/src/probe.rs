@@ -5,7 +5,6 @@
 mod abilities;
 mod extents;
 mod findings;
-#[cfg(feature = "images")]
 mod holders;
 mod machine;
 mod mounts;

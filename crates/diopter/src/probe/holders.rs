@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::mounts;
 
 /// Returns the mount points of a block device and of its partitions.
+#[cfg(feature = "images")]
 pub(crate) fn mounts_of(device: u64) -> Vec<PathBuf> {
     mounts::of_device(&mounts::all(), device)
 }
