@@ -108,6 +108,16 @@ fn a_run_with_json_leaves_its_result_and_nothing_else() {
 }
 
 #[test]
+fn writes_of_one_byte_are_measured() {
+    let dir = dir();
+    let writes = ["--rw=randwrite", "--bs=1", "--preset=diopter"];
+    let report = measured(dir.path(), &[&SHORT[..], &writes].concat());
+    let written = &report["rows"][0]["cells"][0]["samples"][0]["write"];
+    assert!(written["ios"].as_u64().unwrap() > 0);
+    assert_eq!(written["ios"], written["bytes"]);
+}
+
+#[test]
 fn the_jobs_of_the_reports_run_and_show_what_they_report() {
     let dir = dir();
     let boundary =

@@ -224,6 +224,10 @@ fn names_and_a_summary_are_on_standard_output_and_lines_on_standard_error() {
     assert!(done(&quiet).stdout.is_empty() && quiet.stderr.is_empty());
     let both = dio(&["-rq", "-v"], &source, &target);
     assert_eq!(both.status.code(), Some(2));
+
+    fs::create_dir(root.path().join("empty")).unwrap();
+    let none = dio(&["-r", "--progress=always"], &root.path().join("empty"), &target);
+    assert_eq!(String::from_utf8_lossy(&done(&none).stderr), "");
 }
 
 #[test]

@@ -50,6 +50,29 @@ fn source_of(size: u64) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
+fn a_full_disk_of_a_striped_file_is_named_with_what_its_objects_need() {
+    let Some(disk) = device_of(64 * MIB) else { return };
+    let Some(disk) = mounted(disk, FileSystem::Ext4 { block: 4096, extra: &["-m0"] }) else {
+        return;
+    };
+    let (dir, source) = source_of(200 * MIB);
+    let target = dir.path().join("striped");
+    let objects = [dir.path(), disk.path()].map(|path| ObjectPlace::Dir(path.to_owned())).into();
+    let options = CreateOptions { objects, ..CreateOptions::default() };
+    StripedFile::create(&target, &options).unwrap();
+    let before = (names(dir.path()), names(disk.path()));
+    let output = cp(&["--json"], &source, &target);
+    let needs = format!("its objects in {} need {} bytes, and ", disk.path().display(), 100 * MIB);
+    assert_refused(&output, &["ENOSPC", &needs, "are free; free space there"]);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failure = &document["failures"][0];
+    assert_eq!(failure["bytes_needed"], 100 * MIB);
+    let free = failure["bytes_free"].as_u64().unwrap();
+    assert!((40 * MIB..64 * MIB).contains(&free), "{failure}");
+    assert_eq!((names(dir.path()), names(disk.path())), before);
+}
+
+#[test]
 fn a_full_disk_is_reported_before_anything_is_written_and_nothing_is_left() {
     let Some(disk) = device_of(64 * MIB) else { return };
     let Some(disk) = mounted(disk, FileSystem::Ext4 { block: 4096, extra: &["-m0"] }) else {

@@ -31,9 +31,10 @@ pub struct Failure {
 /// The space for a file that did not have enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LackingSpace {
-    /// Bytes of the file without its holes.
+    /// Bytes of the file without its holes; of a striped file, of the objects on the file system
+    /// that lacks most.
     pub needed: u64,
-    /// Bytes that the file system had for it.
+    /// Bytes that the file system had for them.
     pub free: u64,
 }
 
@@ -138,6 +139,19 @@ impl Failure {
     pub fn with_space(mut self, space: LackingSpace) -> Failure {
         let LackingSpace { needed, free } = space;
         self.cause.push_str(&format!(": the file needs {needed} bytes, and {free} are free"));
+        self.space = Some(Box::new(space));
+        self
+    }
+
+    /// As [`Failure::with_space`], of the objects of a striped file in `dir`.
+    #[must_use]
+    pub fn with_space_in(mut self, space: LackingSpace, dir: &Path) -> Failure {
+        let LackingSpace { needed, free } = space;
+        let dir = untrusted::name(dir);
+        let needs = format!(": its objects in {dir} need {needed} bytes, and {free} are free");
+        self.cause.push_str(&needs);
+        self.remedy =
+            "free space there: the old objects are removed when the new ones are complete".into();
         self.space = Some(Box::new(space));
         self
     }

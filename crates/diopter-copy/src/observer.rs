@@ -36,6 +36,13 @@ pub enum Notice<'a> {
         /// Why.
         why: &'a str,
     },
+    /// The copy does not keep what [`Options::preserve`](crate::Options::preserve) asks for.
+    NotKept {
+        /// The source.
+        source: &'a Path,
+        /// What the copy is from or to: `an image`.
+        at: &'static str,
+    },
 }
 
 impl fmt::Display for Notice<'_> {
@@ -49,6 +56,14 @@ impl fmt::Display for Notice<'_> {
                     f,
                     "{bytes} bytes of {target} were read through the page cache ({why}), which \
                      does not prove what the device holds"
+                )
+            }
+            Notice::NotKept { source, at } => {
+                let source = untrusted::name(source);
+                write!(
+                    f,
+                    "a copy of {source} from or to {at} does not keep owner, times, attributes \
+                     and hard links"
                 )
             }
         }

@@ -89,6 +89,11 @@ impl Preserve {
         self.has(Attribute::Links)
     }
 
+    /// Returns true if a copy keeps more than content and permissions.
+    pub fn keeps_more_than_mode(&self) -> bool {
+        self.kept.iter().any(|it| !matches!(it, Attribute::Mode | Attribute::Context))
+    }
+
     /// Returns the same without hard links.
     pub fn without_links(&self) -> Preserve {
         let mut kept = self.kept.clone();

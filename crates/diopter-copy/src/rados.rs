@@ -15,10 +15,11 @@ use diopter_rados::{Error, Pool};
 use rustix::fs::Mode;
 
 use crate::cluster::{Clusters, Object, cannot, is, read_whole};
-use crate::content::ContentHash;
+use crate::content::{ContentHash, next_data};
 use crate::dir::Entry;
 use crate::failure::{Failure, Step, Stop};
-use crate::flow::{Moved, RouteTotals};
+use crate::flow::{Moved, RouteTotals, Zeros};
+use crate::image_path;
 use crate::observer::Pass;
 use crate::options::WhenThere;
 use crate::place::{self, Existing};
@@ -62,6 +63,10 @@ fn copy_between(
     if options.existing != WhenThere::Replace {
         let cause = "striped objects are copied whether or not their targets exist";
         return refused(cause, "leave --no-clobber and --update out, and name a new target");
+    }
+    if [source, target].into_iter().any(|path| image_path::split(path).is_some()) {
+        let remedy = "copy to a plain file first, and that to the target";
+        return refused("one name is a striped object, and the other is in an image", remedy);
     }
     let from = from.transpose().map_err(|error| cannot("opening", source, &error))?;
     let to = to.transpose().map_err(|error| cannot("writing", target, &error))?;
@@ -125,7 +130,19 @@ fn fill(
     let file = File::try_from(fd).map_err(failed)?;
     file.set_len(source.size).map_err(failed)?;
     let read = |offset, chunk: &mut [u8]| source.read(offset, chunk);
-    let write = |offset, chunk: &[u8]| file.write_all_at(chunk, offset).map_err(failed);
+    let zeros = session.zeros();
+    let write = |offset, chunk: &[u8]| {
+        if zeros == Zeros::Written {
+            return file.write_all_at(chunk, offset).map_err(failed);
+        }
+        let mut from = 0;
+        while let Some(run) = next_data(chunk, from) {
+            from = run.end;
+            let at = offset + len_of(run.start);
+            file.write_all_at(&chunk[run], at).map_err(failed)?;
+        }
+        Ok(())
+    };
     let of = (Pass::Copy, &*source.path, source.size);
     let hash = pass(session, of, (&read, OBJECT_THREADS), Sink::Here(&write))?;
     source.check_unchanged()?;
@@ -146,7 +163,13 @@ fn fill(
 // ----------------------------------------------------------------------------------------------
 
 fn put(session: &mut Session<'_>, source: &Path, (target, name): (&Path, &Name)) -> Step<()> {
-    let opening = |error: diopter::Error| Failure::of_engine("opening", source, &error);
+    let opening = |error: diopter::Error| match error.errno() {
+        Errno::EISDIR => {
+            let remedy = "copy its files one by one: a striped object is the content of one";
+            Failure::of_rule("copying", source, "it is a directory", remedy)
+        }
+        _ => Failure::of_engine("opening", source, &error),
+    };
     let file = File::options().read(true).striped(true).open(source).map_err(opening)?;
     let metadata = file.metadata().map_err(opening)?;
     let size = file.size().map_err(opening)?;

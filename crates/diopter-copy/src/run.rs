@@ -151,9 +151,11 @@ fn copy_source(
         return Err(Failure::of_rule("copying", source, cause, remedy).into());
     }
     if let Some(done) = rados::copy(session, source, target) {
+        note_not_kept(session, source, "a cluster");
         return done;
     }
     if let Some(done) = image::copy(session, source, target) {
+        note_not_kept(session, source, "an image");
         return done;
     }
     let options = session.options;
@@ -192,6 +194,13 @@ fn copy_source(
         );
     }
     tree::copy_other(session, &found, source, destination)
+}
+
+/// Reports that a copy does not keep what `--preserve` asks for, once for each source.
+fn note_not_kept(session: &mut Session<'_>, source: &Path, at: &'static str) {
+    if session.options.preserve.keeps_more_than_mode() {
+        session.observer().notice(Notice::NotKept { source, at });
+    }
 }
 
 /// Opens the target, if it is a directory. It is opened once.

@@ -1,16 +1,18 @@
 //! A striped file as the target: new objects that become its content when they are complete, or,
 //! with a device among the objects, the objects that it has.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use diopter::layouts::{LayoutError, StripedFile};
 use diopter::{Errno, File};
-use diopter_layouts::layout::{Layout, ObjectKind};
+use diopter_layouts::layout::{Layout, Object, ObjectKind};
+use diopter_os::space;
 
 use crate::dir::{Entry, Inode};
-use crate::failure::{Failure, Step};
+use crate::failure::{Failure, LackingSpace, Step};
 use crate::flow::Zeros;
 use crate::preserve;
 use crate::segments::Segments;
@@ -37,13 +39,14 @@ pub fn replace(
     if has_device {
         return write_in_place(session, source, layout, &path);
     }
+    let dirs: Vec<_> = layout.manifest().objects().iter().map(|it| dir_of(&layout, it)).collect();
     session.begin_objects();
     // Dropped when an error is returned, it removes the new objects.
     let mut replacement = layout.replace().map_err(failed)?;
     replacement.set_mode(source.metadata.mode());
     let objects = replacement.take_objects();
     let file = File::of_new_objects(replacement.manifest(), objects);
-    let passed = fill_objects(session, source, Output { file: &file, path: &path })?;
+    let passed = fill_objects(session, source, (Output { file: &file, path: &path }, &dirs))?;
     drop(file);
     for error in &replacement.commit().map_err(failed)? {
         session.note_failure(&Failure::of_layout("removing an old object", error));
@@ -64,7 +67,8 @@ pub fn create(session: &mut Session<'_>, source: &Source, target: &Entry) -> Ste
     let mut creation = creation.map_err(failed)?;
     let objects = creation.take_objects();
     let file = File::of_new_objects(creation.manifest(), objects);
-    let passed = fill_objects(session, source, Output { file: &file, path: &path })?;
+    let dirs = vec![target.dir.path().to_owned(); file.object_descriptors().len()];
+    let passed = fill_objects(session, source, (Output { file: &file, path: &path }, &dirs))?;
     let mut layout = creation.publish().map_err(failed)?;
     layout.seal().map_err(|error| Failure::of_layout("sealing", &error))?;
     preserve_like(session, source, &file, &layout, target)?;
@@ -102,11 +106,19 @@ fn write_in_place(
     Ok(())
 }
 
-/// Puts the content into new objects and makes it durable.
-fn fill_objects(session: &mut Session<'_>, source: &Source, output: Output<'_>) -> Step<Passed> {
+fn dir_of(layout: &Layout, object: &Object) -> PathBuf {
+    layout.object_path(object).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// Puts the content into new objects, which are in these directories, and makes it durable.
+fn fill_objects(
+    session: &mut Session<'_>,
+    source: &Source,
+    (output, dirs): (Output<'_>, &[PathBuf]),
+) -> Step<Passed> {
     let alignment = alignment_of(source, output.file);
     let segments = Segments::new(session.holes_of(source), source.size, alignment);
-    reserve_objects(session, source, output, segments.clone())?;
+    reserve_objects(session, source, (output, dirs), segments.clone())?;
     let zeros = session.zeros();
     let passed = Passed::whole(session.move_all(source, output, (segments, zeros))?);
     session.flush(output)?;
@@ -121,7 +133,7 @@ fn fill_objects(session: &mut Session<'_>, source: &Source, output: Output<'_>) 
 fn reserve_objects(
     session: &Session<'_>,
     source: &Source,
-    output: Output<'_>,
+    (output, dirs): (Output<'_>, &[PathBuf]),
     mut segments: Segments,
 ) -> Result<(), Failure> {
     let sized = output.file.set_len(source.size);
@@ -137,11 +149,40 @@ fn reserve_objects(
             Err(error) => match error.errno() {
                 // Each write then allocates its blocks.
                 Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL => return Ok(()),
-                _ => return Err(Failure::of_engine("reserving space", output.path, &error)),
+                errno => {
+                    let failure = Failure::of_engine("reserving space", output.path, &error);
+                    let is_full = errno == Errno::ENOSPC;
+                    return Err(if is_full {
+                        with_space(failure, output.file, dirs)
+                    } else {
+                        failure
+                    });
+                }
             },
         }
     }
     Ok(())
+}
+
+/// Adds to a failure for lack of space what the new objects need on the file system that lacks
+/// most, and what it had for them.
+fn with_space(failure: Failure, file: &File, dirs: &[PathBuf]) -> Failure {
+    let mut devices = BTreeMap::new();
+    for (fd, dir) in file.object_descriptors().zip(dirs) {
+        let (Ok(stat), Ok(free)) = (rustix::fs::fstat(fd), space::free_bytes(fd)) else {
+            return failure;
+        };
+        let nothing = LackingSpace { needed: 0, free };
+        let (space, _) = devices.entry(stat.st_dev).or_insert((nothing, dir));
+        space.needed += stat.st_size.unsigned_abs();
+        space.free += stat.st_blocks.unsigned_abs() * 512;
+    }
+    let lacks = |(space, _): &(LackingSpace, _)| space.needed.saturating_sub(space.free);
+    match devices.into_values().max_by_key(lacks) {
+        Some((space, dir)) if space.needed > space.free => failure.with_space_in(space, dir),
+        // With holes, sizes are more than what is needed.
+        _ => failure,
+    }
 }
 
 fn refuse_resume(session: &Session<'_>, target: &Path) -> Result<(), Failure> {

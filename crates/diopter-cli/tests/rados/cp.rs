@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -74,7 +75,28 @@ fn a_striped_object_is_copied_like_a_file() {
     refused(&cp(&ceph, &[], target, "rados:data/other"), "copy to a file first");
     refused(&cp(&ceph, &["--resume"], target, &there), "leave --resume out");
     refused(&cp(&ceph, &["-n"], target, &there), "leave --no-clobber");
+    let directory = dir.path().to_str().unwrap();
+    refused(&cp(&ceph, &["-r"], directory, "rados:data/dir"), "copy its files one by one");
+    let image = format!("{there}::/x");
+    refused(&cp(&ceph, &[], &image, "rados:data/dir"), "the other is in an image");
+    refused(&cp(&ceph, &["--overwrite"], target, &image), "the other is in an image");
     assert_eq!(fs::read(&there).unwrap(), b"short");
+    // What a striped object does not keep is reported.
+    let kept = cp(&ceph, &["-a"], &there, "rados:data/kept");
+    assert!(kept.status.success());
+    let message = String::from_utf8_lossy(&kept.stderr);
+    assert!(message.contains("from or to a cluster does not keep owner, times"), "{message}");
+    // Zeros become holes only if that is asked for.
+    let mut sparse = vec![0; 16 * MIB];
+    sparse[9 * MIB] = 1;
+    fs::write(at("sparse"), &sparse).unwrap();
+    must(&ceph, &[], &at("sparse"), "rados:data/sparse");
+    for (options, has_holes) in [(&[][..], false), (&["--sparse=always"], true)] {
+        must(&ceph, options, "rados:data/sparse", &at("back"));
+        assert!(fs::read(at("back")).unwrap() == sparse);
+        let allocated = fs::metadata(at("back")).unwrap().blocks() * 512;
+        assert_eq!(allocated < 1 << 20, has_holes, "{allocated}");
+    }
     // The pool and the name of a local file.
     fs::create_dir(dir.path().join("rados:data")).unwrap();
     let mut local = command(&ceph, &[], "short", "./rados:data/local");

@@ -16,11 +16,11 @@ pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
             trace,
             format!("{} were handed to a worker of io_uring", shown.share("requests")),
         ),
-        cause:
-            "submitting them would have blocked (an extending write, blocks to allocate, a lock \
-                that was held, a full queue of the device), so a thread of io_uring's own did it: \
+        cause: "submitting them would have blocked (an extending write, blocks to allocate, the \
+                times of a file that was not written lately, a lock that was held, a full queue \
+                of the device), so a thread of io_uring's own did it: \
                 a hand-over and a context switch each"
-                .to_owned(),
+            .to_owned(),
         remedy: "allocate and write the file before, keep no more in flight than the device's \
                  queue takes (queue/nr_requests), and do not set IOSQE_ASYNC"
             .to_owned(),

@@ -1,7 +1,7 @@
 //! The kernel's part of a request, apart from the engine's: where its completion runs, how many
 //! requests its device gets, and whether it falls back to the page cache.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use diopter::probe::BlockQueue;
 use diopter::probe::Kernel as Running;
@@ -34,9 +34,10 @@ pub struct Kernel {
     pub device_requests_min: Option<u64>,
     /// Most requests.
     pub device_requests_max: Option<u64>,
-    /// Bytes that the device takes in one request (`max_sectors_kb`); null if unknown.
+    /// Bytes that the device takes in one request (`max_sectors_kb`); null if unknown, or not the
+    /// same on the devices of a striped file.
     pub bytes_max: Option<u64>,
-    /// Pieces of memory that it takes in one request (`max_segments`); null if unknown.
+    /// Pieces of memory that it takes in one request (`max_segments`); null as `bytes_max`.
     pub segments_max: Option<u64>,
     /// The fallback to the page cache for the direct part.
     pub page_cache: PageCache,
@@ -70,11 +71,12 @@ pub fn of(explained: &Explained<'_>, extents: Option<&[DeviceExtent]>) -> Kernel
     let running = Running::running().release;
     let release = args.kernel.clone().unwrap_or_else(|| running.clone());
     let is_running = release == running;
-    let metadata = rustix::fs::fstat(explained.file.as_fd()).ok();
-    let device = metadata.map(|found| {
-        let is_device = rustix::fs::FileType::from_raw_mode(found.st_mode).is_block_device();
-        (is_device, if is_device { found.st_rdev } else { found.st_dev })
-    });
+    // The bytes of a striped file are on the devices of its objects.
+    let devices: Vec<_> = match explained.file.striping() {
+        Some(_) => explained.file.object_descriptors().filter_map(device_of).collect(),
+        None => device_of(explained.file.as_fd()).into_iter().collect(),
+    };
+    let device = devices.first().copied();
     let numbers = device.map(|(_, number)| (rustix::fs::major(number), rustix::fs::minor(number)));
     let file_system = match (device, numbers) {
         (Some((true, _)), _) => "raw".to_owned(),
@@ -102,7 +104,9 @@ pub fn of(explained: &Explained<'_>, extents: Option<&[DeviceExtent]>) -> Kernel
     };
     let waited = at(RequestFacts { is_queued: false, ..facts });
     let queued = if explained.plan.bios.is_empty() { WITHOUT_BIO } else { at(facts) };
-    let queue = device.and_then(|(_, number)| BlockQueue::of_device(number));
+    let queues = devices.iter().map(|(_, number)| BlockQueue::of_device(*number));
+    let (sizes, segments): (Vec<_>, Vec<_>) =
+        queues.map(|queue| queue.map_or((None, None), limits_of)).unzip();
     let direct = || explained.plan.bios.iter().filter(|bio| bio.way != "buffered");
     Kernel {
         is_running,
@@ -110,12 +114,30 @@ pub fn of(explained: &Explained<'_>, extents: Option<&[DeviceExtent]>) -> Kernel
         waited,
         device_requests_min: direct().map(|bio| bio.device_requests_min).sum(),
         device_requests_max: direct().map(|bio| bio.device_requests_max).sum(),
-        bytes_max: queue.as_ref().and_then(|queue| queue.max_sectors_kb?.checked_mul(1024)),
-        segments_max: queue.and_then(|queue| queue.max_segments),
+        bytes_max: common(&sizes),
+        segments_max: common(&segments),
         page_cache: page_cache(explained, is_running, facts.has_cached_pages),
         release,
         file_system,
     }
+}
+
+/// Returns true for a block device, and the number of the device that has the bytes.
+fn device_of(fd: BorrowedFd<'_>) -> Option<(bool, u64)> {
+    let found = rustix::fs::fstat(fd).ok()?;
+    let is_device = rustix::fs::FileType::from_raw_mode(found.st_mode).is_block_device();
+    Some((is_device, if is_device { found.st_rdev } else { found.st_dev }))
+}
+
+/// Returns the largest bytes and the most segments of a request of a device.
+fn limits_of(queue: BlockQueue) -> (Option<u64>, Option<u64>) {
+    (queue.max_sectors_kb.and_then(|kib| kib.checked_mul(1024)), queue.max_segments)
+}
+
+/// Returns the limit that all devices have in common.
+fn common(limits: &[Option<u64>]) -> Option<u64> {
+    let (first, others) = limits.split_first()?;
+    others.iter().all(|limit| limit == first).then_some(*first).flatten()
 }
 
 /// Returns true if a write to these extents does more than overwrite blocks.
