@@ -392,6 +392,8 @@ fn targets_exclude_each_other() {
         let output = dio(&[&["trace"], words].concat());
         assert_eq!(output.status.code(), Some(125), "{words:?}: {}", message(&output));
     }
+    let text = message(&dio(&["trace", "-p", "x"]));
+    assert!(text.contains("not a process ID") && text.contains("`pidof NAME`"), "{text}");
 }
 
 #[test]

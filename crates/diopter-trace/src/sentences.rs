@@ -31,21 +31,28 @@ pub fn without_requests(document: &Summary) -> String {
 /// requests went where it should.
 #[must_use]
 pub fn without_findings(document: &Summary) -> (String, bool) {
-    let phases = &document.latency_ns;
-    let sum = |phase: Option<crate::document::PhaseLatency>| phase.map_or(0, |phase| phase.sum);
-    let (wake, total) = (sum(phases.wake), sum(phases.total));
     if document.lost_events > 0 {
         return ("none in what was not lost".to_owned(), false);
     }
-    if u128::from(wake) * 2 > u128::from(total) {
-        let percent = u128::from(wake) * 100 / u128::from(total.max(1));
-        let text = format!(
-            "none, but {percent} % of the time is wake-up: requests were complete, and their \
-             threads were busy, collect results in batches, or waited for a CPU"
-        );
-        return (text, false);
+    match of_wake_up(document) {
+        Some(sentence) => (format!("none, but {sentence}"), false),
+        None => ("none: nothing slowed these requests down".to_owned(), true),
     }
-    ("none: nothing slowed it down".to_owned(), true)
+}
+
+/// Returns the sentence for wake-ups that are most of the time of all requests, or `None`.
+#[must_use]
+pub fn of_wake_up(document: &Summary) -> Option<String> {
+    let sum = |phase: Option<crate::document::PhaseLatency>| phase.map_or(0, |phase| phase.sum);
+    let phases = &document.latency_ns;
+    let (wake, total) = (u128::from(sum(phases.wake)), u128::from(sum(phases.total)));
+    (wake * 2 > total).then(|| {
+        format!(
+            "{} % of the time is wake-up: requests were complete, and their threads were busy, \
+             collect results in batches, or waited for a CPU",
+            wake * 100 / total.max(1)
+        )
+    })
 }
 
 /// Returns the sentence for a total that not all requests have to their wake-up; `None` if it is
@@ -84,7 +91,8 @@ mod tests {
         let (text, is_good) = without_findings(&with_wake(950));
         assert!(!is_good && text.contains("95 % of the time is wake-up"), "{text}");
         let (text, is_good) = without_findings(&with_wake(500));
-        assert!(is_good && text.contains("nothing slowed it down"), "{text}");
+        assert!(is_good && text.contains("nothing slowed these requests down"), "{text}");
+        assert_eq!(of_wake_up(&with_wake(500)), None);
         let lost = Summary { lost_events: 1, ..with_wake(0) };
         assert!(!without_findings(&lost).1);
     }

@@ -124,7 +124,9 @@ impl Job {
         let begin = number * step;
         let took = self.depth * step - 2_000;
         let file = usize::try_from(number).unwrap() % self.files;
-        let offset = (number * 7 % 1024) * self.length;
+        // As stripes do, each round goes to one place of all files.
+        let round = number / u64::try_from(self.files).expect("there are few");
+        let offset = (round * 7 % 1024) * self.length;
         let each = self.length / self.bios;
         let gap = if self.is_contiguous { 0 } else { 1 << 20 };
         let first = trace.bios.len();

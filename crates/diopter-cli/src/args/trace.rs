@@ -53,7 +53,7 @@ Exit status:
 pub struct TraceArgs {
     /// Trace running processes: all of their threads and descendants, and what they start from then
     /// on
-    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', value_parser = pid)]
     pub processes: Vec<u32>,
     /// Trace the processes of a control group and of those below it
     ///
@@ -125,6 +125,11 @@ pub struct TraceArgs {
         conflicts_with_all = ["processes", "cgroup", "all", "diff"]
     )]
     pub command: Vec<OsString>,
+}
+
+fn pid(text: &str) -> Result<u32, String> {
+    let message = |_| "not a process ID, which is a number; `pidof NAME` prints those of a program";
+    text.parse().map_err(message).map_err(str::to_owned)
 }
 
 /// Format of a report.

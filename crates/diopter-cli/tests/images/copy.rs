@@ -78,6 +78,10 @@ fn a_directory_comes_out_with_all_in_it() {
     place.stdout("cp -r image::/ out");
     place.stdout("cp -r image::/dir/. out");
     assert_eq!(place.bytes("out/hello"), b"hello\n");
+    // What is asked for and not kept is reported.
+    let output = place.run("cp -a image::/dir kept");
+    let note = "a copy of image::/dir from or to an image does not keep owner, times, attributes";
+    assert!(output.status == 0 && output.stderr.contains(note), "{}", output.stderr);
 }
 
 #[test]

@@ -67,16 +67,22 @@ fn is_one_at_a_time(trace: &Trace, shown: &Shown) -> bool {
     is_its(first) && requests.all(is_its)
 }
 
-/// Returns true if those writes of each file followed each other without overlap.
+/// Returns true if those writes of each file followed each other without overlap, and so closely
+/// that one may have waited for another: a file was busy for half of the time at least.
 fn is_serial(trace: &Trace, shown: &Shown) -> bool {
     let mut sorted: Vec<&TracedRequest> =
         shown.requests.iter().map(|at| &trace.requests[*at]).collect();
     sorted.sort_by_key(|request| (request.file, request.times.begin));
-    let neighbours = sorted.windows(2).filter(|pair| pair[0].file == pair[1].file);
-    let overlaps: Vec<bool> =
-        neighbours.filter_map(|pair| Some(pair[1].times.begin < completed_of(pair[0])?)).collect();
-    let serial = overlaps.iter().filter(|overlaps| !**overlaps).count();
-    !overlaps.is_empty() && serial * 1000 >= PER_MILLE_SERIAL * overlaps.len()
+    let (mut pairs, mut serial, mut busy_ns, mut idle_ns) = (0, 0, 0, 0);
+    for pair in sorted.windows(2).filter(|pair| pair[0].file == pair[1].file) {
+        let (begin, next) = (pair[0].times.begin, pair[1].times.begin);
+        let Some(completed) = completed_of(pair[0]) else { continue };
+        pairs += 1;
+        serial += usize::from(next >= completed);
+        busy_ns += completed.saturating_sub(begin);
+        idle_ns += next.saturating_sub(completed);
+    }
+    pairs > 0 && serial * 1000 >= PER_MILLE_SERIAL * pairs && busy_ns >= idle_ns
 }
 
 /// When its bytes were there. Its submitter may hear of it later, with others.

@@ -297,6 +297,33 @@ fn files_in_no_order_are_no_stripes() {
 }
 
 #[test]
+fn tables_and_a_log_that_are_used_in_turn_are_no_stripes() {
+    let mut trace = Job::with(one_by_one).trace();
+    for request in trace.requests.iter_mut().filter(|request| request.file % 2 == 1) {
+        request.op = TracedOp::Write;
+    }
+    assert_eq!(ids_of(&trace), BTreeSet::new());
+    let mut trace = Job::with(one_by_one).trace();
+    for request in &mut trace.requests {
+        request.offset += u64::try_from(request.file).unwrap() << 20;
+    }
+    assert_eq!(ids_of(&trace), BTreeSet::new());
+}
+
+#[test]
+fn writes_that_extend_a_file_now_and_then_wait_for_none() {
+    let mut trace = Job::overwrite(serial).trace();
+    for (number, request) in (0..).zip(&mut trace.requests) {
+        let late = number * 10_000_000;
+        let times = &mut request.times;
+        times.begin += late;
+        times.completed = times.completed.map(|time| time + late);
+        times.woken = times.woken.map(|time| time + late);
+    }
+    assert_eq!(ids_of(&trace), BTreeSet::new());
+}
+
+#[test]
 fn times_are_reported_in_the_unit_that_fits() {
     let cases = [
         (0, "0 ns"),

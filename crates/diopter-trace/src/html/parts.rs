@@ -68,6 +68,9 @@ pub fn findings(summary: &Summary) -> Markup {
                 p { (sentences::without_findings(summary).0) "." }
             }
             @for finding in &summary.findings { (self::finding(finding)) }
+            @if !summary.findings.is_empty() && let Some(sentence) = sentences::of_wake_up(summary) {
+                p { (sentence) "." }
+            }
         }
     }
 }

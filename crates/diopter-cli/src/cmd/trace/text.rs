@@ -164,6 +164,10 @@ fn findings(text: &mut String, document: &Summary, look: &Look) {
             text.push_str(&look.entry(FINDING_INDENT, label, value));
         }
     }
+    if let Some(sentence) = sentences::of_wake_up(document) {
+        put(text, "");
+        text.push_str(&look.entry(INDENT, "wake-up", &sentence));
+    }
 }
 
 fn head(finding: &Finding, look: &Look) -> String {
