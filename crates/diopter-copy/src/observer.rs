@@ -40,7 +40,7 @@ pub enum Notice<'a> {
     NotKept {
         /// The source.
         source: &'a Path,
-        /// What the copy is from or to: `an image`.
+        /// The place that the copy is from or to: `an image`.
         at: &'static str,
     },
 }

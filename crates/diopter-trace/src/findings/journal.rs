@@ -13,11 +13,12 @@ pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
         evidence: shown
             .evidence(trace, format!("{} waited for the journal", shown.share("requests"))),
         cause: "each changed metadata (its size, blocks that were unwritten or not there, and with \
-                O_SYNC its times) and was not done until a commit of the journal had that on the device, with a flush of its \
-                cache"
+                O_SYNC its times) and was not done until a commit of the journal had that on \
+                the device, with a flush of its cache"
             .to_owned(),
         remedy: "allocate and write the file before; use O_DSYNC and not O_SYNC, which waits for \
-                 times too; or flush once after many writes (one fdatasync) instead of each; keep the journal on a separate device"
+                 times too; or flush once after many writes (one fdatasync) instead of \
+                 each; keep the journal on a separate device"
             .to_owned(),
     });
     finding.into_iter().collect()

@@ -68,8 +68,8 @@ pub fn findings(summary: &Summary) -> Markup {
                 p { (sentences::without_findings(summary).0) "." }
             }
             @for finding in &summary.findings { (self::finding(finding)) }
-            @if !summary.findings.is_empty() && let Some(sentence) = sentences::of_wake_up(summary) {
-                p { (sentence) "." }
+            @if !summary.findings.is_empty() {
+                @if let Some(sentence) = sentences::of_wake_up(summary) { p { (sentence) "." } }
             }
         }
     }
