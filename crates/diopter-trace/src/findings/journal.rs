@@ -12,10 +12,11 @@ pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
         severity: Severity::Warning,
         evidence: shown
             .evidence(trace, format!("{} waited for the journal", shown.share("requests"))),
-        cause: "each changed metadata (its size, blocks that were unwritten or not there, and with \
+        cause:
+            "each changed metadata (its size, blocks that were unwritten or not there, and with \
                 O_SYNC its times) and was not done until a commit of the journal had that on \
                 the device, with a flush of its cache"
-            .to_owned(),
+                .to_owned(),
         remedy: "allocate and write the file before; use O_DSYNC and not O_SYNC, which waits for \
                  times too; or flush once after many writes (one fdatasync) instead of \
                  each; keep the journal on a separate device"
