@@ -84,12 +84,15 @@ fn is_of_one_row(one: &TracedRequest, next: &TracedRequest) -> bool {
     one.op == next.op && one.offset.abs_diff(next.offset) <= furthest
 }
 
-/// Returns true if the files are visited in the same order again and again, as stripes are: most
-/// steps go where most steps from the same file go.
+/// Returns true if the files are visited in the same order again and again, as stripes are: twice
+/// at least, and most steps go where most steps from the same file go.
 fn goes_round(sorted: &[&TracedRequest]) -> bool {
     let mut steps: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
     for pair in sorted.windows(2) {
         *steps.entry(pair[0].file).or_default().entry(pair[1].file).or_default() += 1;
+    }
+    if 2 * steps.len() > sorted.len() {
+        return false;
     }
     let in_turn: usize = steps.values().filter_map(|next| next.values().max()).sum();
     in_turn * 1000 >= PER_MILLE_STEPS * (sorted.len() - 1)

@@ -311,6 +311,16 @@ fn tables_and_a_log_that_are_used_in_turn_are_no_stripes() {
 }
 
 #[test]
+fn many_small_files_are_no_stripes() {
+    let mut trace = Job::with(one_by_one).trace();
+    trace.files = vec![trace.files[0].clone(); trace.requests.len()];
+    for (at, request) in trace.requests.iter_mut().enumerate() {
+        (request.file, request.offset) = (at, 0);
+    }
+    assert_eq!(ids_of(&trace), BTreeSet::new());
+}
+
+#[test]
 fn writes_that_extend_a_file_now_and_then_wait_for_none() {
     let mut trace = Job::overwrite(serial).trace();
     for (number, request) in (0..).zip(&mut trace.requests) {
