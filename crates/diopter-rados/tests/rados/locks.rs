@@ -206,8 +206,8 @@ fn without_a_reply_of_the_store_nothing_is_sent_after_the_lease_and_nothing_is_f
     if ceph().is_none() {
         return;
     }
-    // A cluster that no other test uses: its store is stopped.
-    let ceph = Ceph::start(&[]);
+    // A cluster that no other test uses: its store is stopped, for longer than it has leases for.
+    let ceph = Ceph::start(&["--grace=600"]);
     let pool_within = |seconds| ceph.pool_within(Duration::from_secs(seconds));
     let (pool, patient) = (pool_within(1), pool_within(600));
     let file = File::create(&pool, b"stopped", Layout::default(), SHORT).unwrap();
