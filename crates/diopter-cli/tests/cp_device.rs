@@ -62,7 +62,11 @@ fn a_full_disk_of_a_striped_file_is_named_with_what_its_objects_need() {
     StripedFile::create(&target, &options).unwrap();
     let before = (names(dir.path()), names(disk.path()));
     let output = cp(&["--json"], &source, &target);
-    let needs = format!("its objects in {} need {} bytes, and ", disk.path().display(), 100 * MIB);
+    let needs = format!(
+        "its objects on the file system of {} need {} bytes, and ",
+        disk.path().display(),
+        100 * MIB
+    );
     assert_refused(&output, &["ENOSPC", &needs, "are free; free space there"]);
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let failure = &document["failures"][0];

@@ -148,10 +148,13 @@ impl Failure {
     pub fn with_space_in(mut self, space: LackingSpace, dir: &Path) -> Failure {
         let LackingSpace { needed, free } = space;
         let dir = untrusted::name(dir);
-        let needs = format!(": its objects in {dir} need {needed} bytes, and {free} are free");
+        let needs = format!(
+            ": its objects on the file system of {dir} need {needed} bytes, and {free} are free"
+        );
         self.cause.push_str(&needs);
-        self.remedy =
-            "free space there: the old objects are removed when the new ones are complete".into();
+        self.remedy = "free space there; objects that are replaced are removed only when the new \
+                       ones are complete"
+            .into();
         self.space = Some(Box::new(space));
         self
     }

@@ -151,11 +151,15 @@ fn copy_source(
         return Err(Failure::of_rule("copying", source, cause, remedy).into());
     }
     if let Some(done) = rados::copy(session, source, target) {
-        note_not_kept(session, source, "a cluster");
+        if done.is_ok() {
+            note_not_kept(session, source, "a cluster");
+        }
         return done;
     }
     if let Some(done) = image::copy(session, source, target) {
-        note_not_kept(session, source, "an image");
+        if done.is_ok() {
+            note_not_kept(session, source, "an image");
+        }
         return done;
     }
     let options = session.options;

@@ -143,6 +143,7 @@ fn reserve_objects(
         return Ok(());
     }
     let unreadable = |errno| Failure::of_errno("looking for holes", &source.path, errno);
+    let all = segments.clone();
     while let Some(range) = segments.next(&source.file).map_err(unreadable)? {
         match output.file.allocate(range.start, range.end - range.start) {
             Ok(()) => {}
@@ -151,8 +152,9 @@ fn reserve_objects(
                 Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL => return Ok(()),
                 errno => {
                     let failure = Failure::of_engine("reserving space", output.path, &error);
-                    let is_full = errno == Errno::ENOSPC;
-                    return Err(if is_full {
+                    // With holes, the sizes of objects are more than what they need.
+                    let is_known = errno == Errno::ENOSPC && !has_holes(source, all);
+                    return Err(if is_known {
                         with_space(failure, output.file, dirs)
                     } else {
                         failure
@@ -162,6 +164,15 @@ fn reserve_objects(
         }
     }
     Ok(())
+}
+
+/// Returns true if the segments are not the whole source.
+fn has_holes(source: &Source, mut segments: Segments) -> bool {
+    let mut bytes = 0;
+    while let Ok(Some(range)) = segments.next(&source.file) {
+        bytes += range.end - range.start;
+    }
+    bytes < source.size
 }
 
 /// Adds to a failure for lack of space what the new objects need on the file system that lacks
@@ -180,7 +191,6 @@ fn with_space(failure: Failure, file: &File, dirs: &[PathBuf]) -> Failure {
     let lacks = |(space, _): &(LackingSpace, _)| space.needed.saturating_sub(space.free);
     match devices.into_values().max_by_key(lacks) {
         Some((space, dir)) if space.needed > space.free => failure.with_space_in(space, dir),
-        // With holes, sizes are more than what is needed.
         _ => failure,
     }
 }

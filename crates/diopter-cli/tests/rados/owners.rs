@@ -72,9 +72,9 @@ fn an_object_that_is_being_made_is_not_overwritten() {
     // It does not end before the signal.
     signal(&copy, "-STOP");
     let output = dio(ceph, &["cp", "--overwrite", &plain, "rados:data/joined"]).output().unwrap();
-    refused(&output, "is not complete; wait for that copy");
     signal(&copy, "-INT");
     signal(&copy, "-CONT");
+    refused(&output, "is not complete; wait for that copy");
     let output = copy.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", message(&output));
     assert!(message(&output).contains("the destination is unchanged"), "{}", message(&output));
