@@ -15,8 +15,13 @@ use crate::page::PageShape;
 use crate::programs::{Programs, RECORD_BYTES};
 use crate::spool::Spool;
 
-/// How long the pipes are left alone when they were empty.
-const PAUSE: Duration = Duration::from_millis(10);
+/// How long the pipes are left alone, at least and at most. Each turn of the reader takes a CPU
+/// from a traced thread if all are busy, and delays all that it has in flight: turns that are few
+/// delay fewer than one request in a hundred.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(60);
+/// KiB that one CPU records in a millisecond, at most: some 400 000 requests a second.
+const KIB_PER_MILLISECOND_MAX: u64 = 150;
 /// The pace is looked at this often.
 const PACE_TIME: Duration = Duration::from_millis(50);
 /// Bytes of events a second from which on wakeups are not recorded: some 30 000 requests of all
@@ -28,6 +33,8 @@ const PRIORITY: i32 = -20;
 const PAGES_BEHIND: u32 = 64;
 /// Pages that are read from one CPU before the next has its turn.
 const PAGES_IN_TURN_MAX: u32 = 4096;
+/// Pages that go to the spool at once.
+const PAGES_AT_ONCE: usize = 64;
 /// An event is in its pipe at most so long after its time, in nanoseconds: between the two its CPU
 /// may serve an interrupt.
 const COMMIT_TIME: u64 = 10_000_000;
@@ -41,8 +48,12 @@ pub struct Pipes {
     /// Switches of the events that are left off when there are too many.
     wakes: Vec<PathBuf>,
     pace: Pace,
+    pause: Duration,
     /// Records of programs on their way to the spool.
     records: Vec<u8>,
+    /// Pages on their way to the spool, and their lengths.
+    block: Vec<u8>,
+    lengths: Vec<usize>,
     spool: Arc<Spool>,
 }
 
@@ -54,14 +65,14 @@ struct Pace {
 }
 
 impl Pipes {
-    /// Opens the pipes of every CPU.
+    /// Opens the pipes of every CPU, which have a buffer of `buffer_kib` each.
     ///
     /// # Errors
     /// [`TraceError::Tracefs`], [`TraceError::Machine`] when there is no room for the spool.
     pub fn open(
         instance: &Instance,
         programs: Option<Programs>,
-        bytes_max: u64,
+        (buffer_kib, bytes_max): (u64, u64),
     ) -> Result<Pipes, TraceError> {
         let cpus = instance.cpus()?;
         let mut pipes = Vec::with_capacity(cpus.len());
@@ -77,7 +88,10 @@ impl Pipes {
         let wakes = event::WAKES.iter().filter(|name| instance.has_event(name));
         let wakes = wakes.map(|name| instance.path(&format!("events/{name}/enable"))).collect();
         let pace = Pace { since: Instant::now(), recorded: 0 };
-        Ok(Pipes { pipes, shape, programs, wakes, pace, records: Vec::new(), spool })
+        let block = vec![0; PAGES_AT_ONCE * spool.page_bytes()];
+        let (records, lengths) = (Vec::new(), Vec::with_capacity(PAGES_AT_ONCE));
+        let pause = pause(buffer_kib);
+        Ok(Pipes { pipes, shape, programs, wakes, pace, pause, records, block, lengths, spool })
     }
 
     /// The spool that it fills.
@@ -94,13 +108,12 @@ impl Pipes {
     pub fn record(mut self, stop: &Receiver<()>) -> Result<u64, TraceError> {
         // On a busy machine a late reader loses events. Without the privilege, it may.
         rustix::process::setpriority_process(Some(rustix::thread::gettid()), PRIORITY).ok();
-        let mut page = vec![0; self.spool.page_bytes()];
         let mut is_last = false;
         loop {
             let began = now();
             let (mut read, mut is_behind) = (0, false);
             for cpu in 0..self.pipes.len() {
-                let pages = self.turn(cpu, &mut page)?;
+                let pages = self.turn(cpu)?;
                 read += pages;
                 is_behind |= pages == PAGES_IN_TURN_MAX;
             }
@@ -117,32 +130,45 @@ impl Pipes {
                 (true, _) | (false, PAGES_BEHIND..) => continue,
                 (false, _) => {}
             }
-            is_last = !matches!(stop.recv_timeout(PAUSE), Err(RecvTimeoutError::Timeout));
+            is_last = !matches!(stop.recv_timeout(self.pause), Err(RecvTimeoutError::Timeout));
         }
     }
 
-    /// Reads what one CPU has now; returns the number of whole pages.
-    fn turn(&mut self, cpu: usize, page: &mut [u8]) -> Result<u32, TraceError> {
-        let mut whole = 0;
-        for _ in 0..PAGES_IN_TURN_MAX {
-            match (&self.pipes[cpu]).read(page) {
-                Ok(0) => break,
-                Ok(length) => {
-                    let used = self.shape.used(&page[..length])?;
-                    self.spool.push(cpu, &page[..used])?;
-                    whole += 1;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => {
-                    return Err(TraceError::Machine {
-                        what: "a trace pipe cannot be read",
-                        source,
-                    });
-                }
+    /// Reads what one CPU has now; returns the number of pages.
+    fn turn(&mut self, cpu: usize) -> Result<u32, TraceError> {
+        let mut pages = 0;
+        while pages < PAGES_IN_TURN_MAX {
+            self.read_block(cpu)?;
+            self.spool.push(cpu, &self.block, &self.lengths)?;
+            pages += u32::try_from(self.lengths.len()).expect("a block is small");
+            if self.lengths.len() < PAGES_AT_ONCE {
+                break;
             }
         }
-        Ok(whole)
+        Ok(pages)
+    }
+
+    /// Reads pages until the CPU has no more, or the block is full.
+    fn read_block(&mut self, cpu: usize) -> Result<(), TraceError> {
+        self.lengths.clear();
+        for page in self.block.chunks_exact_mut(self.spool.page_bytes()) {
+            let length = loop {
+                match (&self.pipes[cpu]).read(page) {
+                    Ok(length) => break length,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break 0,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(source) => {
+                        let what = "a trace pipe cannot be read";
+                        return Err(TraceError::Machine { what, source });
+                    }
+                }
+            };
+            if length == 0 {
+                break;
+            }
+            self.lengths.push(self.shape.used(&page[..length])?);
+        }
+        Ok(())
     }
 
     /// Leaves off the events of wakeups when there are so many events that the command
@@ -173,10 +199,16 @@ impl Pipes {
         let mut records: Vec<&[u8]> = self.records.chunks_exact(RECORD_BYTES).collect();
         records.sort_by_key(|record| record.first_chunk().map(|time| u64::from_ne_bytes(*time)));
         for page in records.chunks(self.spool.page_bytes() / RECORD_BYTES) {
-            self.spool.push(self.pipes.len(), &page.concat())?;
+            self.spool.push(self.pipes.len(), &page.concat(), &[page.len() * RECORD_BYTES])?;
         }
         Ok(())
     }
+}
+
+/// In this time the busiest CPU fills a third of its buffer.
+fn pause(buffer_kib: u64) -> Duration {
+    let third = Duration::from_millis(buffer_kib / 3 / KIB_PER_MILLISECOND_MAX);
+    third.clamp(PAUSE_MIN, PAUSE_MAX)
 }
 
 /// Bytes of what one read of a pipe returns: a sub-buffer of the ring.

@@ -131,7 +131,7 @@ pub fn record_watched(
     let (programs, missing) = Programs::load(!instance.has_probes());
     let has_cached = programs.as_ref().is_some_and(Programs::has_cached);
     let has_raw = programs.as_ref().is_some_and(Programs::has_raw);
-    let pipes = Pipes::open(&instance, programs, options.spool_bytes_max)?;
+    let pipes = Pipes::open(&instance, programs, (buffer_kib, options.spool_bytes_max))?;
     let spool = pipes.spool();
     let (stop, stopped) = mpsc::channel();
     let reader = thread::Builder::new().name("dio-trace".to_owned());

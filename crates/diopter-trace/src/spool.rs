@@ -21,8 +21,9 @@ pub struct Spool {
 #[derive(Debug, Default)]
 struct State {
     lanes: Vec<VecDeque<Place>>,
-    /// Places in the file that are free.
-    free: Vec<u64>,
+    /// Places in the file that are free, in the order in which they became free: those of one block
+    /// are most often next to each other.
+    free: VecDeque<u64>,
     /// First byte of the file that was never used.
     end: u64,
     /// Bytes that were ever recorded.
@@ -62,34 +63,53 @@ impl Spool {
         Ok(Spool { file, page_bytes, bytes_max, state })
     }
 
-    /// Adds what a lane recorded, at most a page of it.
+    /// Adds pages that a lane recorded. Each begins at a multiple of the size of a page in `block`,
+    /// and has one of `lengths`. Adjacent pages are written at once: a write for each page takes
+    /// most of the reader's time.
     ///
     /// # Errors
-    /// [`TraceError::Machine`] if it cannot be written.
-    pub fn push(&self, lane: usize, page: &[u8]) -> Result<(), TraceError> {
-        assert!(page.len() <= self.page_bytes, "a page has its size");
-        let room = u64::try_from(self.page_bytes).expect("a page is small");
-        let start = {
-            let mut state = self.state();
-            match state.free.pop() {
+    /// [`TraceError::Machine`] if they cannot be written.
+    pub fn push(&self, lane: usize, block: &[u8], lengths: &[usize]) -> Result<(), TraceError> {
+        let places = self.reserve(lengths);
+        let page = self.page_bytes;
+        let room = bytes(page);
+        let mut written = 0;
+        for run in places.chunk_by(|place, next| place.start + room == next.start) {
+            let last = run.last().expect("a run has a page");
+            let from = written * page;
+            let to = from + (run.len() - 1) * page + last.length;
+            let what = "the trace cannot be written to its file in TMPDIR";
+            let failed = |source| TraceError::Machine { what, source };
+            self.file.write_all_at(&block[from..to], run[0].start).map_err(failed)?;
+            written += run.len();
+        }
+        let mut state = self.state();
+        state.recorded += places.iter().map(|place| bytes(place.length)).sum::<u64>();
+        state.lanes[lane].extend(places);
+        Ok(())
+    }
+
+    /// Places for pages of `lengths`; fewer if the file would grow beyond its bound.
+    fn reserve(&self, lengths: &[usize]) -> Vec<Place> {
+        let room = bytes(self.page_bytes);
+        let mut state = self.state();
+        let mut places = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            assert!(*length <= self.page_bytes, "a page has its size");
+            let start = match state.free.pop_front() {
                 Some(start) => start,
                 None if state.end + room > self.bytes_max => {
                     state.is_full = true;
-                    return Ok(());
+                    break;
                 }
                 None => {
                     state.end += room;
                     state.end - room
                 }
-            }
-        };
-        let what = "the trace cannot be written to its file in TMPDIR";
-        let failed = |source| TraceError::Machine { what, source };
-        self.file.write_all_at(page, start).map_err(failed)?;
-        let mut state = self.state();
-        state.recorded += u64::try_from(page.len()).expect("a page is small");
-        state.lanes[lane].push_back(Place { start, length: page.len() });
-        Ok(())
+            };
+            places.push(Place { start, length: *length });
+        }
+        places
     }
 
     /// Takes the next page of a lane into `page`; false if there is none.
@@ -102,7 +122,7 @@ impl Spool {
         let what = "the trace cannot be read back";
         let failed = |source| TraceError::Machine { what, source };
         self.file.read_exact_at(page, place.start).map_err(failed)?;
-        self.state().free.push(place.start);
+        self.state().free.push_back(place.start);
         Ok(true)
     }
 
@@ -128,8 +148,7 @@ impl Spool {
     #[must_use]
     pub fn waiting(&self) -> u64 {
         let state = self.state();
-        let free = u64::try_from(state.free.len() * self.page_bytes).expect("less than the file");
-        state.end - free
+        state.end - bytes(state.free.len() * self.page_bytes)
     }
 
     /// Every event before this time, in nanoseconds of the monotonic clock, is in the spool.
@@ -160,6 +179,10 @@ impl Spool {
     }
 }
 
+fn bytes(length: usize) -> u64 {
+    u64::try_from(length).expect("less than the file")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,7 +194,7 @@ mod tests {
         assert!(!spool.take(0, &mut page).unwrap());
         for round in 0..10_u8 {
             for (lane, fill) in [(0, round), (0, round + 100), (1, round + 200)] {
-                spool.push(lane, &[fill; 40]).unwrap();
+                spool.push(lane, &[fill; 40], &[40]).unwrap();
             }
             assert_eq!(spool.waiting(), 192);
             for (lane, fill) in [(0, round), (1, round + 200), (0, round + 100)] {
@@ -187,7 +210,7 @@ mod tests {
     fn what_it_has_no_room_for_is_dropped_and_reported() {
         let spool = Spool::new(1, 64, 128).unwrap();
         for fill in 0..3 {
-            spool.push(0, &[fill; 64]).unwrap();
+            spool.push(0, &[fill; 64], &[64]).unwrap();
         }
         assert!(spool.facts().is_full);
         let mut page = Vec::new();
@@ -196,5 +219,38 @@ mod tests {
             fills.push(page[0]);
         }
         assert_eq!(fills, [0, 1]);
+    }
+
+    #[test]
+    fn pages_of_a_block_come_back_whatever_places_are_free() {
+        let spool = Spool::new(2, 8, 80).unwrap();
+        let block: Vec<u8> = (0..40).collect();
+        let mut page = Vec::new();
+        let mut taken = |lane, count| {
+            let next = |_| {
+                assert!(spool.take(lane, &mut page).unwrap());
+                page.clone()
+            };
+            (0..count).map(next).collect::<Vec<_>>()
+        };
+        spool.push(0, &block, &[8, 5, 8, 1]).unwrap();
+        spool.push(1, &block[8..], &[8]).unwrap();
+        assert_eq!(taken(0, 2), [&block[..8], &block[8..13]]);
+        assert_eq!(taken(1, 1), [&block[8..16]]);
+        assert_eq!(taken(0, 1), [&block[16..24]]);
+        // Free are the first, second, fifth and third place; the sixth is new.
+        spool.push(1, &block, &[3, 8, 8, 7, 8]).unwrap();
+        let expected = [&block[..3], &block[8..16], &block[16..24], &block[24..31], &block[32..40]];
+        assert_eq!(taken(1, 5), expected);
+        assert_eq!(taken(0, 1), [&block[24..25]]);
+        assert_eq!((spool.waiting(), spool.recorded()), (0, 22 + 8 + 34));
+    }
+
+    #[test]
+    fn a_block_of_more_pages_than_there_is_room_for_is_kept_in_part() {
+        let spool = Spool::new(1, 8, 16).unwrap();
+        spool.push(0, &[7; 24], &[8, 8, 8]).unwrap();
+        assert!(spool.facts().is_full);
+        assert_eq!((spool.waiting(), spool.recorded()), (16, 16));
     }
 }
