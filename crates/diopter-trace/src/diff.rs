@@ -154,6 +154,18 @@ fn figures(a: &Summary, b: &Summary) -> Vec<FigureChange> {
             ("latency_ns.detour.p99", "ns", p99(phases.detour)),
             ("latency_ns.wake.p99", "ns", p99(phases.wake)),
         ]);
+        let flushes = &document.flushes;
+        let known = document.flushes_are_known || flushes.count > 0;
+        let time = |pick: fn(&PhaseLatency) -> u64| {
+            flushes.latency_ns.as_ref().map(|latency| exact(pick(latency)))
+        };
+        values.extend([
+            ("flushes.count", "count", known.then(|| exact(flushes.count))),
+            ("flushes.failed", "count", known.then(|| exact(flushes.failed))),
+            ("flushes.latency_ns.p50", "ns", time(|latency| latency.p50)),
+            ("flushes.latency_ns.p99", "ns", time(|latency| latency.p99)),
+            ("flushes.latency_ns.sum", "ns", time(|latency| latency.sum)),
+        ]);
         values
     };
     let pairs = values(a).into_iter().zip(values(b));
@@ -308,6 +320,21 @@ mod tests {
         let expected = [("deferred-completion", "disappeared"), ("split-by-extent", "appeared")];
         assert_eq!(findings, expected);
         assert!(changed.findings[0].seen_a.is_some() && changed.findings[0].seen_b.is_none());
+    }
+
+    #[test]
+    fn flushes_are_compared_where_both_traces_know_them() {
+        let with = |count, p50| {
+            let mut document = summary(&Job::default().trace());
+            let latency = PhaseLatency { count, p50, p99: 9000, ..PhaseLatency::default() };
+            (document.flushes.count, document.flushes.latency_ns) = (count, Some(latency));
+            document
+        };
+        let changed = diff(&with(10, 1000), &with(30, 2000));
+        assert_eq!(names(&changed.figures), ["flushes.count", "flushes.latency_ns.p50"]);
+        assert_eq!((changed.figures[0].a, changed.figures[0].b), (Some(10.0), Some(30.0)));
+        let older = Summary { flushes_are_known: false, ..summary(&Job::default().trace()) };
+        assert_eq!(diff(&older, &with(30, 2000)).figures[0].a, None);
     }
 
     #[test]

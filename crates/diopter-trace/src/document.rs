@@ -92,6 +92,59 @@ pub struct Summary {
     pub unseen_files: Vec<String>,
     /// With `--explain`: what was predicted for each kind of request, and what was observed.
     pub predictions: Vec<PredictionSummary>,
+    /// True if flushes by system calls were recorded. If not, `unknown` says why; false in
+    /// documents of versions that did not record them.
+    pub flushes_are_known: bool,
+    /// Flushes of the traced processes. They are not among `requests`, and in no other figure.
+    pub flushes: FlushSummary,
+}
+
+/// Flushes: fsync, fdatasync, and those that a submission ring was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FlushSummary {
+    /// All of them, those that failed or did not end too.
+    pub count: u64,
+    /// Those of them by `fsync`.
+    pub fsync: u64,
+    /// By `fdatasync`.
+    pub fdatasync: u64,
+    /// By io_uring.
+    pub uring: u64,
+    /// Flushes that failed. They are in no figure of time.
+    pub failed: u64,
+    /// They by their error, the one of most flushes first; `requests` is their number.
+    pub failures: Vec<FailureSummary>,
+    /// Flushes that had not returned when the trace ended, or whose end was lost.
+    pub unfinished: u64,
+    /// Threads that asked for one.
+    pub threads: u64,
+    /// From the call to its return, or from a ring's entry to its completion. `sum` is the time of
+    /// all threads together. `null` without any.
+    pub latency_ns: Option<PhaseLatency>,
+    /// The files that were flushed, also those without a direct request, the one with the most time
+    /// first.
+    pub by_file: Vec<FlushedFileSummary>,
+}
+
+/// The flushes of one file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FlushedFileSummary {
+    /// Its path, `device:inode` where no path was seen, or `descriptor N` where no event named it.
+    pub path: String,
+    /// `ext4`, `xfs`, `raw`, ...; empty if it is not known.
+    pub file_system: String,
+    /// Its device: `major:minor`; empty if it is not known.
+    pub device: String,
+    /// Flushes.
+    pub count: u64,
+    /// Those that failed; they are not in the times.
+    pub failed: u64,
+    /// Nanoseconds of all of them together.
+    pub time_ns: u64,
+    /// Nanoseconds of the longest.
+    pub max_ns: u64,
 }
 
 /// The processes that were traced.

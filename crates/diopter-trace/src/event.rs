@@ -131,7 +131,11 @@ pub enum What {
     /// A ring's entry was taken.
     UringSubmitted(u64),
     /// A ring's entry was completed.
-    UringCompleted(u64),
+    UringCompleted {
+        entry: u64,
+        /// The result that its submitter gets.
+        result: i64,
+    },
     /// A ring's entry went to a worker.
     UringPunted(u64),
     /// `io_getevents` returned.
@@ -182,10 +186,33 @@ pub enum What {
     SyncBegan(Inode),
     /// To here.
     SyncEnded(Inode),
+    /// A part of a flush of an application.
+    Flush(FlushEvent),
     /// The journal of a file system commits.
     JournalCommits(Device),
     /// A task sleeps until the log has room.
     LogSlept,
+}
+
+/// A part of a flush of an application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlushEvent {
+    /// `fsync` or `fdatasync` was called.
+    Called {
+        descriptor: u32,
+        /// True for `fdatasync`.
+        is_data: bool,
+    },
+    /// It returned 0 or a negative errno.
+    Returned { result: i64 },
+    /// A ring's entry that asks for one was taken.
+    Entry(u64),
+    /// The file system flushes a file of btrfs or f2fs.
+    Of {
+        inode: Inode,
+        /// As [`crate::btrfs::subvolume`] names it.
+        subvolume: Option<u64>,
+    },
 }
 
 /// A direct request as it entered the kernel.
@@ -219,6 +246,7 @@ pub const IOCB_POLLED: u32 = 1;
 pub const IOCB_DURABLE: u32 = 2 | 4;
 pub const IOCB_NOWAIT: u32 = 8;
 pub const IOCB_WRITE: u32 = 1 << 18;
+const IORING_OP_FSYNC: u64 = 3;
 const CLONE_THREAD: u64 = 0x1_0000;
 /// `EXT4_MB_HINT_DATA`: the blocks are for data.
 const EXT4_MB_HINT_DATA: u64 = 0x20;
@@ -272,11 +300,15 @@ pub const WAKES: &[&str] = &[
 /// Events of work that are of use for two functions only.
 pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start"];
 
+/// The event without which no flush by a system call is known.
+pub const FLUSH: &str = "syscalls/sys_enter_fsync";
+
 /// The event that shows when a process is moved to another control group.
 pub const CGROUP_MOVE: &str = "cgroup/cgroup_attach_task";
 
 const CONTEXT: Need = Need::Shows("when a worker took up a deferred completion");
 const DEVICE: Need = Need::Shows("when devices were done");
+const FLUSHES: Need = Need::Shows("flushes by fsync and fdatasync");
 const SECTORS: &[&str] = &["dev", "sector", "nr_sector", "rwbs", "error"];
 
 /// Every event that is listened to.
@@ -317,15 +349,11 @@ pub const SOURCES: &[Source] = &[
     source("workqueue/workqueue_execute_start", CONTEXT, &["work", "function"], |record| {
         What::WorkStarted { work: record.number(0), function: record.number(1) }
     }),
-    source("io_uring/io_uring_submit_req", Need::Helps, &["req"], |record| {
-        What::UringSubmitted(record.number(0))
-    }),
+    source("io_uring/io_uring_submit_req", Need::Helps, &["req", "opcode"], submitted),
     // The name before 6.3; without the field before 5.19.
-    source("io_uring/io_uring_submit_sqe", Need::Helps, &["req"], |record| {
-        What::UringSubmitted(record.number(0))
-    }),
-    source("io_uring/io_uring_complete", Need::Helps, &["req"], |record| {
-        What::UringCompleted(record.number(0))
+    source("io_uring/io_uring_submit_sqe", Need::Helps, &["req", "opcode"], submitted),
+    source("io_uring/io_uring_complete", Need::Helps, &["req", "res"], |record| {
+        What::UringCompleted { entry: record.number(0), result: record.signed(1) }
     }),
     source("io_uring/io_uring_queue_async_work", Need::Helps, &["req"], |record| {
         What::UringPunted(record.number(0))
@@ -391,6 +419,19 @@ pub const SOURCES: &[Source] = &[
     }),
     source("xfs/xfs_file_fsync", Need::Helps, &["dev", "ino"], |record| {
         What::SyncBegan(inode(record))
+    }),
+    source(FLUSH, FLUSHES, &["fd"], |record| called(record, false)),
+    source("syscalls/sys_enter_fdatasync", Need::Helps, &["fd"], |record| called(record, true)),
+    source("syscalls/sys_exit_fsync", Need::Helps, &["ret"], returned),
+    source("syscalls/sys_exit_fdatasync", Need::Helps, &["ret"], returned),
+    source("btrfs/btrfs_sync_file", Need::Helps, &["ino", "root_objectid", "fsid"], |record| {
+        What::Flush(FlushEvent::Of {
+            inode: Inode { device: Device(0), number: record.number(0) },
+            subvolume: Some(subvolume(record.bytes_of(2), record.number(1))),
+        })
+    }),
+    source("f2fs/f2fs_sync_file_enter", Need::Helps, &["dev", "ino"], |record| {
+        What::Flush(FlushEvent::Of { inode: inode(record), subvolume: None })
     }),
     source("jbd2/jbd2_start_commit", Need::Helps, &["dev"], |record| {
         What::JournalCommits(Device(record.number32(0)))
@@ -459,6 +500,21 @@ fn begin(record: Record<'_>) -> Begin {
         has_cached_pages: None,
         block: 0,
     }
+}
+
+fn submitted(record: Record<'_>) -> What {
+    match record.number(1) {
+        IORING_OP_FSYNC => What::Flush(FlushEvent::Entry(record.number(0))),
+        _ => What::UringSubmitted(record.number(0)),
+    }
+}
+
+fn called(record: Record<'_>, is_data: bool) -> What {
+    What::Flush(FlushEvent::Called { descriptor: record.number32(0), is_data })
+}
+
+fn returned(record: Record<'_>) -> What {
+    What::Flush(FlushEvent::Returned { result: record.signed(0) })
 }
 
 fn sectors(record: Record<'_>) -> Sectors {

@@ -50,6 +50,12 @@ impl Files {
         &mut self.paths
     }
 
+    /// The file that a process had open by this number when it was last looked at.
+    #[must_use]
+    pub fn of_descriptor(&self, process: u32, descriptor: u32) -> Option<FileId> {
+        self.paths.of_descriptor(process, descriptor)
+    }
+
     /// The type of the file system that a file is on; empty if it is not known.
     #[must_use]
     pub fn file_system(&self, inode: Inode) -> &str {

@@ -25,6 +25,8 @@ mod command;
 pub mod model;
 pub mod phases;
 pub mod document;
+pub mod recorder;
+pub mod flushes;
 pub mod totals;
 mod files;
 mod bios;

@@ -30,6 +30,12 @@ pub struct Trace {
     pub kernel_release: String,
     /// The queues of requests that the command made, as they were made.
     pub queues: Vec<TracedQueue>,
+    /// The files that were flushed; flushes say which by index.
+    pub flushed_files: Vec<TracedFile>,
+    /// True if events show flushes by system calls.
+    pub has_flushes: bool,
+    /// True if a traced process has a submission ring.
+    pub has_rings: bool,
     pub target: TracedTarget,
     pub ended: Ended,
     /// For how long events were recorded.

@@ -38,6 +38,9 @@ pub struct FileId {
 #[derive(Debug, Default)]
 pub struct Paths {
     by_file: HashMap<FileId, PathBuf>,
+    /// The files that processes had open when they were last looked at, by the number of the
+    /// descriptor.
+    by_descriptor: HashMap<(u32, u32), FileId>,
     /// Files of btrfs that were open for direct I/O.
     pub direct_on_btrfs: BTreeSet<PathBuf>,
 }
@@ -56,6 +59,12 @@ impl Paths {
     #[must_use]
     pub fn get(&self, file: FileId) -> Option<&Path> {
         self.by_file.get(&file.key()).map(PathBuf::as_path)
+    }
+
+    /// The file that a process had open by this number.
+    #[must_use]
+    pub fn of_descriptor(&self, process: u32, descriptor: u32) -> Option<FileId> {
+        self.by_descriptor.get(&(process, descriptor)).copied()
     }
 
     /// Notes a file's path, unless it has one.
@@ -77,7 +86,13 @@ pub fn look_at_files(processes: &[u32], has_children: bool, paths: &mut Paths) {
         }
         let links = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
         for link in links.take(DESCRIPTORS_MAX) {
-            look_at(&link.path(), paths);
+            let path = link.path();
+            let number = link.file_name().to_str().and_then(|name| name.parse().ok());
+            if let (Some(file), Some(number)) = (look_at(&path, paths), number)
+                && paths.by_descriptor.len() < PATHS_MAX
+            {
+                paths.by_descriptor.insert((process, number), file);
+            }
         }
         let tasks = fs::read_dir(dir.join("task")).into_iter().flatten().flatten();
         for task in tasks.filter(|_| has_children) {
@@ -95,31 +110,39 @@ fn may_show(process: &Path) -> bool {
     own.is_root() || fs::metadata(process).is_ok_and(|metadata| metadata.uid() == own.as_raw())
 }
 
-/// Notes one open file, if it is one that direct I/O goes to.
-fn look_at(link: &Path, paths: &mut Paths) {
-    let Ok(target) = fs::read_link(link) else { return };
-    if target.is_absolute()
-        && !target.starts_with("/dev/pts")
-        && target != Path::new("/dev/null")
-        && let Some(file) = file_of(link)
-    {
-        let has_room = paths.direct_on_btrfs.len() < PATHS_MAX;
-        if file.subvolume.is_some() && has_room && is_direct(link) {
-            paths.direct_on_btrfs.insert(target.clone());
-        }
-        paths.add(file, target);
+/// Notes and returns one open file, if it is one that direct I/O or flushes go to.
+fn look_at(link: &Path, paths: &mut Paths) -> Option<FileId> {
+    let target = fs::read_link(link).ok()?;
+    if !target.is_absolute() || target.starts_with("/dev/pts") || target == Path::new("/dev/null") {
+        return None;
     }
+    let can_be_flushed = |kind: FileType| kind.is_file() || kind.is_block_device() || kind.is_dir();
+    let file = identified(link, can_be_flushed)?;
+    let has_room = paths.direct_on_btrfs.len() < PATHS_MAX;
+    if file.subvolume.is_some() && has_room && is_direct(link) {
+        paths.direct_on_btrfs.insert(target.clone());
+    }
+    paths.add(file, target);
+    Some(file)
 }
 
 /// Returns the file or device behind a path.
 #[must_use]
 pub fn file_of(path: &Path) -> Option<FileId> {
+    identified(path, |kind| kind.is_file() || kind.is_block_device())
+}
+
+fn identified(path: &Path, is_wanted: impl Fn(FileType) -> bool) -> Option<FileId> {
     let found = look(path).ok()?;
     let kind = FileType::from_raw_mode(found.stx_mode.into());
-    let number = if kind.is_file() { found.stx_ino } else { 0 };
+    if !is_wanted(kind) {
+        return None;
+    }
+    let is_raw = kind.is_block_device();
+    let number = if is_raw { 0 } else { found.stx_ino };
     let inode = Inode { device: device_in(&found), number };
-    let subvolume = if kind.is_file() { subvolume_of(path, &found) } else { None };
-    (kind.is_file() || kind.is_block_device()).then_some(FileId { inode, subvolume })
+    let subvolume = if is_raw { None } else { subvolume_of(path, &found) };
+    Some(FileId { inode, subvolume })
 }
 
 /// Returns the subvolume of a file of btrfs. Other file systems are not asked: they may be remote.
@@ -178,11 +201,14 @@ mod tests {
     fn the_open_files_of_a_process_are_found_by_device_and_inode() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("open");
-        let _file = fs::File::create(&path).unwrap();
+        let open = fs::File::create(&path).unwrap();
         let mut paths = Paths::default();
         look_at_files(&[std::process::id()], false, &mut paths);
-        assert_eq!(paths.get(file_of(&path).unwrap()), Some(path.as_path()));
-        assert_eq!(device_of(&path).unwrap(), file_of(&path).unwrap().inode.device);
+        let file = file_of(&path).unwrap();
+        assert_eq!(paths.get(file), Some(path.as_path()));
+        let number = std::os::fd::AsRawFd::as_raw_fd(&open).cast_unsigned();
+        assert_eq!(paths.of_descriptor(std::process::id(), number), Some(file));
+        assert_eq!(device_of(&path).unwrap(), file.inode.device);
         assert_eq!(file_of(dir.path()), None);
         assert!(device_of(&dir.path().join("absent")).is_err());
     }

@@ -127,7 +127,8 @@ pub fn record_watched(
         Some(kib) => kib,
         None => suitable_kib(instance.cpus()?.len()),
     };
-    let decoder = prepare(&instance, buffer_kib, options)?;
+    let devices = devices(&options.devices)?;
+    let decoder = prepare(&instance, buffer_kib, &devices, options)?;
     let (programs, missing) = Programs::load(!instance.has_probes());
     let has_cached = programs.as_ref().is_some_and(Programs::has_cached);
     let has_raw = programs.as_ref().is_some_and(Programs::has_raw);
@@ -146,7 +147,8 @@ pub fn record_watched(
     // Listed once events are recorded: no thread is missed between the two.
     let scope = attached.as_ref().map(Attached::scope).unwrap_or_default();
     let mut join = Join::new(scope, Files::new(options.command()), has_cached);
-    join.has_probes = instance.has_probes();
+    join.devices = devices;
+    (join.has_probes, join.has_flushes) = (instance.has_probes(), instance.has_event(event::FLUSH));
     let is_watched = watcher.interval().is_some();
     let events = (spool.clone(), decoder);
     let mut joining = Joining::new(join, events, options.requests_max, is_watched);
@@ -171,6 +173,7 @@ pub fn record_watched(
     drop(instance);
     let mut collector = joining.finish()?;
     let trace = &mut collector.trace;
+    unknown.extend(unknown_of_rings(trace, spool.facts()));
     unknown.append(&mut trace.unknown);
     let words = options.command().iter();
     trace.command = words.map(|word| word.to_string_lossy().into_owned()).collect();
@@ -181,17 +184,11 @@ pub fn record_watched(
     trace.kernel_release = release();
     (trace.unknown, trace.has_raw) = (unknown, has_raw);
     (trace.target, trace.ended, trace.lost_events) = (target, ended, lost_events);
-    if trace.lost_events > 0 && trace.requests.is_empty() {
+    let is_empty = trace.requests.is_empty() && collector.beyond.flushes.flushes() == 0;
+    if trace.lost_events > 0 && is_empty {
         return Err(TraceError::BufferTooSmall { lost_events, buffer_kib });
     }
-    let running = match watched {
-        Watched::Command(running) if ended == Ended::Exited => {
-            trace.exit_status = running.wait()?;
-            None
-        }
-        Watched::Command(running) => Some(running),
-        Watched::Attached(..) => None,
-    };
+    let running = still_running(watched, trace)?;
     Ok(Recorded { trace: collector.trace, beyond: collector.beyond, running })
 }
 
@@ -200,6 +197,18 @@ fn start(options: &RecordOptions, attached: Option<Attached>) -> Result<Watched,
     match attached {
         None => Running::start(options.command(), options.has_input).map(Watched::Command),
         Some(attached) => Ok(Watched::Attached(attached, Signals::catch()?)),
+    }
+}
+
+/// Returns the command, if the trace ended first, or else notes its exit status.
+fn still_running(watched: Watched, trace: &mut Trace) -> Result<Option<Running>, TraceError> {
+    match watched {
+        Watched::Command(running) if trace.ended == Ended::Exited => {
+            trace.exit_status = running.wait()?;
+            Ok(None)
+        }
+        Watched::Command(running) => Ok(Some(running)),
+        Watched::Attached(..) => Ok(None),
     }
 }
 
@@ -218,9 +227,9 @@ fn described(target: &Target, attached: Option<&Attached>) -> TracedTarget {
 fn prepare(
     instance: &Instance,
     buffer_kib: u64,
+    devices: &[Device],
     options: &RecordOptions,
 ) -> Result<Decoder, TraceError> {
-    let devices = devices(&options.devices)?;
     let has_groups = matches!(options.target, Target::Cgroup(_));
     instance.set("tracing_on", "0")?;
     instance.set("trace_clock", "mono")?;
@@ -231,7 +240,7 @@ fn prepare(
         if path == event::CGROUP_MOVE && !has_groups {
             continue;
         }
-        narrow(instance, &path, &devices)?;
+        narrow(instance, &path, devices)?;
         instance.set(&format!("events/{path}/enable"), "1")?;
     }
     Decoder::new(instance)
@@ -286,7 +295,8 @@ fn unknown(instance: &Instance, spool: SpoolFacts) -> Result<Vec<String>, TraceE
     }
     if instance.has_event(RING_END) && !listened.iter().any(|one| one.path == RING_END) {
         unknown.push(format!(
-            "when waiters of rings woke: {RING_END} of this kernel names no request"
+            "when waiters of rings woke, and flushes by rings: {RING_END} of this kernel names no \
+             request"
         ));
     }
     if spool.is_without_wakes {
@@ -300,4 +310,11 @@ fn unknown(instance: &Instance, spool: SpoolFacts) -> Result<Vec<String>, TraceE
         unknown.push("what came after the trace's file was full: trace a shorter run".to_owned());
     }
     Ok(unknown)
+}
+
+/// Flushes by rings have the events of wake-ups, which are left off when there are too many.
+fn unknown_of_rings(trace: &Trace, spool: SpoolFacts) -> Option<String> {
+    (trace.has_rings && spool.is_without_wakes).then(|| {
+        "flushes by io_uring, once the machine made some 30 000 requests a second".to_owned()
+    })
 }

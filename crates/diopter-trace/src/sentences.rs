@@ -2,6 +2,7 @@
 //! findings, does and does not show.
 
 use crate::document::Summary;
+use crate::findings::time_text;
 
 /// Returns the sentence for a document without requests.
 #[must_use]
@@ -27,6 +28,58 @@ pub fn without_requests(document: &Summary) -> String {
     )
 }
 
+/// Returns the sentence for flushes that took longer than all requests, or `None`.
+#[must_use]
+pub fn of_flushes(document: &Summary) -> Option<String> {
+    let flushes = document.flushes.latency_ns?.sum;
+    let requests = document.latency_ns.total.map_or(0, |total| total.sum);
+    (flushes >= requests).then(|| {
+        format!(
+            "threads were in flushes for {}, and in these requests for {}",
+            time_text(flushes),
+            time_text(requests)
+        )
+    })
+}
+
+/// Returns how flushes were asked for, and how they ended.
+#[must_use]
+pub fn kinds_of_flushes(document: &Summary) -> String {
+    let flushes = &document.flushes;
+    let mut parts = vec![];
+    for (count, what) in
+        [(flushes.fsync, "fsync"), (flushes.fdatasync, "fdatasync"), (flushes.uring, "by io_uring")]
+    {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    for failure in &flushes.failures {
+        parts.push(format!("{} failed with {}", failure.requests, failure.errno));
+    }
+    if flushes.unfinished > 0 {
+        parts.push(format!("{} without an end", flushes.unfinished));
+    }
+    parts.join(", ")
+}
+
+/// Returns the time that threads were in flushes; `None` if none took any.
+#[must_use]
+pub fn time_in_flushes(document: &Summary) -> Option<String> {
+    let sum = document.flushes.latency_ns?.sum;
+    let threads = document.flushes.threads.max(1);
+    let whole = u128::from(document.traced_ns) * u128::from(threads);
+    let share = match (u128::from(sum) * 1000).checked_div(whole) {
+        Some(share) => format!(", {}.{} % of", share / 10, share % 10),
+        None => " in".to_owned(),
+    };
+    let threads = match threads {
+        1 => "the time of 1 thread".to_owned(),
+        many => format!("the time of {many} threads"),
+    };
+    Some(format!("{}{share} {threads}", time_text(sum)))
+}
+
 /// Returns the sentence for a document without findings, and true if it is good news: the time of
 /// requests went where it should.
 #[must_use]
@@ -34,7 +87,7 @@ pub fn without_findings(document: &Summary) -> (String, bool) {
     if document.lost_events > 0 {
         return ("none in what was not lost".to_owned(), false);
     }
-    match of_wake_up(document) {
+    match of_flushes(document).or_else(|| of_wake_up(document)) {
         Some(sentence) => (format!("none, but {sentence}"), false),
         None => ("none: nothing slowed these requests down".to_owned(), true),
     }
@@ -95,6 +148,24 @@ mod tests {
         assert_eq!(of_wake_up(&with_wake(500)), None);
         let lost = Summary { lost_events: 1, ..with_wake(0) };
         assert!(!without_findings(&lost).1);
+    }
+
+    #[test]
+    fn flushes_that_took_longer_than_requests_are_not_nothing() {
+        let with = |sum| {
+            let mut document = with_wake(0);
+            let latency = PhaseLatency { count: 4, sum, ..PhaseLatency::default() };
+            document.flushes.latency_ns = Some(latency);
+            (document.flushes.threads, document.traced_ns) = (2, 4000);
+            document
+        };
+        let (text, is_good) = without_findings(&with(1000));
+        let expected = "none, but threads were in flushes for 1.0 us, and in these requests for";
+        assert!(!is_good && text.starts_with(expected), "{text}");
+        assert!(without_findings(&with(999)).1);
+        let text = time_in_flushes(&with(1000)).unwrap();
+        assert_eq!(text, "1.0 us, 12.5 % of the time of 2 threads");
+        assert_eq!(time_in_flushes(&with_wake(0)), None);
     }
 
     #[test]

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::document::{FileSummary, ProcessSummary, SCHEMA, Sizes, Spread, Summary, TargetSummary};
+use crate::document::{
+    FileSummary, FlushSummary, FlushedFileSummary, ProcessSummary, SCHEMA, Sizes, Spread, Summary,
+    TargetSummary,
+};
 use crate::findings;
+use crate::flushes::{FileFlushes, FlushTotals};
 use crate::model::Trace;
 use crate::phases::Phases;
-use crate::totals::{FileTotals, Recorder, Totals, in_flight_max, ratio};
+use crate::recorder::{Recorder, ratio};
+use crate::totals::{FileTotals, Totals, failures, in_flight_max};
 
 pub use crate::totals::bytes_moved;
 
@@ -29,6 +34,10 @@ pub fn summary_of(trace: &Trace, beyond: &Totals) -> Summary {
     }
     let failures = totals.failures();
     let latency_ns = totals.latencies();
+    let flushes = flushes(trace, &beyond.flushes);
+    let mut findings = findings::findings(trace);
+    let requests_ns = latency_ns.total.map_or(0, |total| total.sum);
+    findings::add_flushes(&mut findings, &flushes, (requests_ns, trace.traced_ns));
     Summary {
         schema: SCHEMA.to_owned(),
         made_by: format!("dio {}", env!("CARGO_PKG_VERSION")),
@@ -56,7 +65,7 @@ pub fn summary_of(trace: &Trace, beyond: &Totals) -> Summary {
         write_latency_ns: totals.writes.latencies(),
         lost_events: trace.lost_events,
         unknown: trace.unknown.clone(),
-        findings: findings::findings(trace),
+        findings,
         raw_devices_are_known: trace.has_raw,
         target: target(trace),
         ended: trace.ended.name().to_owned(),
@@ -70,7 +79,48 @@ pub fn summary_of(trace: &Trace, beyond: &Totals) -> Summary {
         unseen_files: trace.unseen_files.clone(),
         requests_examined: count(trace.requests.len()),
         predictions: Vec::new(),
+        flushes_are_known: trace.has_flushes,
+        flushes,
     }
+}
+
+fn flushes(trace: &Trace, totals: &FlushTotals) -> FlushSummary {
+    let failures = failures(&totals.failures);
+    FlushSummary {
+        count: totals.flushes(),
+        fsync: totals.fsync,
+        fdatasync: totals.fdatasync,
+        uring: totals.uring,
+        failed: failures.iter().map(|failure| failure.requests).sum(),
+        failures,
+        unfinished: totals.unfinished,
+        threads: totals.threads(),
+        latency_ns: totals.latency(),
+        by_file: flushed_files(trace, totals),
+    }
+}
+
+fn flushed_files(trace: &Trace, totals: &FlushTotals) -> Vec<FlushedFileSummary> {
+    let named = |(number, file): (&usize, &FileFlushes)| {
+        let flushed = trace.flushed_files.get(*number)?;
+        let is_known = !flushed.file_system.is_empty() || flushed.device != (0, 0);
+        let (major, minor) = flushed.device;
+        Some(FlushedFileSummary {
+            path: flushed.path.clone(),
+            file_system: flushed.file_system.clone(),
+            device: if is_known { format!("{major}:{minor}") } else { String::new() },
+            count: file.flushes,
+            failed: file.failed,
+            time_ns: file.sum,
+            max_ns: file.max,
+        })
+    };
+    let mut files: Vec<FlushedFileSummary> = totals.files.iter().filter_map(named).collect();
+    let order = |a: &FlushedFileSummary, b: &FlushedFileSummary| {
+        (b.time_ns, b.count, &a.path).cmp(&(a.time_ns, a.count, &b.path))
+    };
+    files.sort_by(order);
+    files
 }
 
 /// Returns the command or the processes in one line.

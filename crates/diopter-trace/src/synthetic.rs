@@ -1,6 +1,7 @@
 //! Jobs that never ran, as joined traces: each as the kernel would show it, for tests of findings
 //! and renderers. The cause that slows a job down is a separate field.
 
+use crate::document::{FailureSummary, FlushSummary, FlushedFileSummary, PhaseLatency};
 use crate::model::{
     Context, Door, RequestTimes, Trace, TracedBio, TracedFile, TracedOp, TracedQueue, TracedRequest,
 };
@@ -90,6 +91,7 @@ impl Job {
     pub fn trace(&self) -> Trace {
         let mut trace = Trace {
             has_raw: true,
+            has_flushes: true,
             command: vec!["fio".to_owned(), "job".to_owned()],
             started_unix_ns: 1_700_000_000_000_000_000,
             files: (0..self.files).map(|at| self.file(at)).collect(),
@@ -173,5 +175,40 @@ impl Job {
         };
         (self.mark)(&mut request);
         request
+    }
+}
+
+/// The flushes of a document: those of a log, and of a data file.
+pub fn flushes() -> FlushSummary {
+    let failure = FailureSummary { errno: "EINVAL".to_owned(), number: 22, requests: 1 };
+    let latency = PhaseLatency {
+        count: 300,
+        mean: 2_000_000.0,
+        p50: 1_900_000,
+        p90: 2_500_000,
+        p99: 4_100_000,
+        p99_9: 9_000_000,
+        max: 9_000_000,
+        sum: 600_000_000,
+    };
+    let file = |path: &str, count, time_ns| FlushedFileSummary {
+        path: path.to_owned(),
+        file_system: "ext4".to_owned(),
+        device: "253:0".to_owned(),
+        count,
+        failed: 0,
+        time_ns,
+        max_ns: 9_000_000,
+    };
+    FlushSummary {
+        count: 301,
+        fsync: 200,
+        fdatasync: 101,
+        failed: 1,
+        failures: vec![failure],
+        threads: 2,
+        latency_ns: Some(latency),
+        by_file: vec![file("/srv/log", 200, 450_000_000), file("/srv/data", 100, 150_000_000)],
+        ..FlushSummary::default()
     }
 }

@@ -13,9 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use diopter_testkit::env::{Capability, is_root, skip};
 use diopter_testkit::machine::{FileSystem, Loop, Mount, run, unmount};
+use diopter_trace::document::FlushSummary;
 use diopter_trace::model::{Context, Door, Trace, TracedOp};
-use diopter_trace::summary::summary;
-use diopter_trace::{RecordOptions, TraceError, record};
+use diopter_trace::summary::{summary, summary_of};
+use diopter_trace::{RecordOptions, TraceError, Watcher, record, record_watched};
 use rustix::process::{Pid, Signal, kill_process};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
@@ -408,4 +409,97 @@ fn what_a_killed_run_left_is_removed_by_the_next() {
     fs::create_dir(&orphan).unwrap();
     record(&options(&["true"]), &mut |_| ()).unwrap();
     assert!(!orphan.exists());
+}
+
+/// The flushes of a trace of a shell's script, on the device of `file` if it is traced only.
+fn flushes_of(script: &str, files: &[&Path], device: Option<&Path>) -> FlushSummary {
+    let mut command = vec!["sh", "-c", script, "sh"];
+    command.extend(files.iter().map(|file| file.to_str().unwrap()));
+    let mut options = options(&command);
+    options.devices = device.into_iter().map(Path::to_owned).collect();
+    let mut recorded = record_watched(&options, &mut Unwatched).unwrap();
+    let running = recorded.running.take().map(|running| running.wait().unwrap());
+    assert!(running.is_none(), "it ended before its trace");
+    let document = summary_of(&recorded.trace, &recorded.beyond);
+    assert_eq!((document.lost_events, document.requests), (0, 0), "{document:#?}");
+    assert!(document.flushes_are_known, "{:?}", document.unknown);
+    document.flushes
+}
+
+struct Unwatched;
+
+impl Watcher for Unwatched {}
+
+/// Each `sync FILE` is one fsync, and with `-d` one fdatasync.
+const FLUSHES: &str = "a() { i=0; while [ $i -lt 100 ]; do sync \"$1\"; i=$((i+1)); done; }; \
+                       d() { i=0; while [ $i -lt 50 ]; do sync -d \"$1\"; i=$((i+1)); done; }; \
+                       (a \"$1\"; d \"$2\") & (a \"$1\"; d \"$2\") & wait; \
+                       sync /dev/null 2>/dev/null; true";
+
+#[test]
+fn every_flush_is_counted_with_its_file_and_its_time() {
+    let Some(_alone) = alone(&["losetup", "mkfs.ext4", "mkfs.xfs"]) else { return };
+    let kinds = [FileSystem::Ext4 { block: 4096, extra: &[] }, FileSystem::Xfs { extra: &[] }];
+    for kind in kinds {
+        let ground = Ground::new(Some(kind));
+        let [log, data] = ["log", "data"].map(|name| ground.file().with_file_name(name));
+        for file in [&log, &data] {
+            fs::write(file, "written with buffered writes").unwrap();
+        }
+        let flushes = flushes_of(FLUSHES, &[&log, &data], None);
+        assert_eq!((flushes.count, flushes.fsync, flushes.fdatasync), (301, 201, 100));
+        assert_eq!((flushes.uring, flushes.unfinished, flushes.threads), (0, 0, 301));
+        let failures: Vec<_> =
+            flushes.failures.iter().map(|one| (one.errno.as_str(), one.requests)).collect();
+        assert_eq!((flushes.failed, failures), (1, vec![("EINVAL", 1)]));
+        let file = |path: &Path| {
+            let path = path.to_str().unwrap();
+            flushes.by_file.iter().find(|file| file.path == path).unwrap()
+        };
+        assert_eq!((file(&log).count, file(&data).count), (200, 100), "{flushes:#?}");
+        assert_eq!(flushes.by_file.len(), 3, "and /dev/null: {flushes:#?}");
+        let latency = flushes.latency_ns.unwrap();
+        let of_files: u64 = flushes.by_file.iter().map(|file| file.time_ns).sum();
+        assert_eq!((latency.count, latency.sum), (300, of_files), "{kind:?}");
+        // On the device of a file: /dev/null is on another, and so is this directory.
+        let elsewhere = std::env::temp_dir();
+        let script = "sync \"$1\"; sync \"$2\"; sync /dev/null 2>/dev/null; true";
+        let flushes = flushes_of(script, &[&log, &elsewhere], Some(&log));
+        assert_eq!((flushes.count, flushes.by_file.len()), (1, 1), "{flushes:#?}");
+        assert_eq!(flushes.by_file[0].path, log.to_str().unwrap());
+    }
+}
+
+#[test]
+fn every_flush_of_fio_is_counted_by_system_call_and_by_ring() {
+    let Some(_alone) = alone(&["fio", "losetup", "mkfs.ext4"]) else { return };
+    let ground = Ground::new(Some(FileSystem::Ext4 { block: 4096, extra: &[] }));
+    let file = ground.file();
+    for (engine, flush) in [("psync", "fsync"), ("psync", "fdatasync"), ("io_uring", "fsync")] {
+        let dir = tempfile::tempdir().unwrap();
+        let report = dir.path().join("fio.json");
+        let script = format!(
+            "fio --output={} --output-format=json --name=job --filename=$1 --ioengine={engine} \
+             --rw=randwrite --bs=4k --size=1M --number_ios=200 --norandommap --{flush}=1",
+            report.display()
+        );
+        let flushes = flushes_of(&script, &[&file], Some(&file));
+        let text = fs::read_to_string(report).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let job = &document["jobs"][0];
+        // One after each write but the last. fio counts no fdatasync.
+        let made = job["write"]["total_ios"].as_u64().unwrap() - 1;
+        let counted = job["sync"]["total_ios"].as_u64().unwrap();
+        assert_eq!((made, counted), (199, if flush == "fsync" { 199 } else { 0 }));
+        let of_kind = match (engine, flush) {
+            ("io_uring", _) => flushes.uring,
+            (_, "fsync") => flushes.fsync,
+            _ => flushes.fdatasync,
+        };
+        assert_eq!((of_kind, flushes.count), (made, made), "{engine}: {flushes:#?}");
+        let files = flushes.by_file.iter().map(|file| (file.path.as_str(), file.count));
+        let files: Vec<_> = files.collect();
+        assert_eq!(files, [(file.to_str().unwrap(), made)], "{engine}");
+        assert_eq!((flushes.failed, flushes.unfinished), (0, 0), "{flushes:#?}");
+    }
 }

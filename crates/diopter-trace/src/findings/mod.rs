@@ -10,6 +10,7 @@ mod deferred;
 mod depth;
 mod extending;
 mod failed;
+mod flush;
 mod journal;
 mod punted;
 mod serial;
@@ -17,7 +18,7 @@ mod split;
 
 use std::collections::BTreeMap;
 
-use crate::document::{Evidence, ExampleRequest, Finding};
+use crate::document::{Evidence, ExampleRequest, Finding, FlushSummary};
 use crate::model::{Context, Trace, TracedOp, TracedRequest};
 use crate::phases::Phases;
 use crate::totals::failure_of;
@@ -55,6 +56,18 @@ pub fn findings(trace: &Trace) -> Vec<Finding> {
     // Stable: within a severity they stay in the order of the rules.
     found.sort_by_key(|finding| finding.severity);
     found
+}
+
+/// Adds that threads were in flushes for most of their time, if they were, before the findings of
+/// its severity: `(requests_ns, traced_ns)` is the time of all requests, and that of the trace.
+pub fn add_flushes(
+    findings: &mut Vec<Finding>,
+    flushes: &FlushSummary,
+    (requests_ns, traced_ns): (u64, u64),
+) {
+    let Some(finding) = flush::finding(flushes, requests_ns, traced_ns) else { return };
+    let at = findings.partition_point(|before| before.severity < finding.severity);
+    findings.insert(at, finding);
 }
 
 /// Returns the place of a completion in the words of the document.

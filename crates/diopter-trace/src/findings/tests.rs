@@ -410,3 +410,35 @@ fn a_file_without_a_name_is_not_one_to_probe_but_one_to_find() {
         assert!(!text.contains("dio probe 253:0") && text.contains("device 253:0"), "{text}");
     }
 }
+
+#[test]
+fn flushes_that_took_as_long_as_all_requests_are_a_finding_and_the_first_of_its_severity() {
+    use crate::document::{FlushSummary, FlushedFileSummary, PhaseLatency, Severity};
+
+    let latency = PhaseLatency { count: 10, sum: 3000, ..PhaseLatency::default() };
+    let of_log =
+        FlushedFileSummary { path: "/srv/log".to_owned(), time_ns: 1, ..Default::default() };
+    let flushes = FlushSummary {
+        latency_ns: Some(latency),
+        by_file: vec![of_log, FlushedFileSummary::default()],
+        ..FlushSummary::default()
+    };
+    let with = |flushes: &FlushSummary, times| {
+        let finding = |severity| Finding { severity, ..Finding::default() };
+        let mut found = vec![finding(Severity::Severe), finding(Severity::Warning)];
+        add_flushes(&mut found, flushes, times);
+        found
+    };
+    let found = with(&flushes, (1000, 300_000));
+    let ids: Vec<&str> = found.iter().map(|finding| finding.id.as_str()).collect();
+    assert_eq!(ids, ["", "flush-wait", ""]);
+    let evidence = &found[1].evidence;
+    assert!(evidence.seen.contains("flushes for 3.0 us") && evidence.seen.contains("75.0 %"));
+    assert_eq!(evidence.files, ["/srv/log"]);
+    assert_eq!(evidence.figures["flushes_ns"], 3000);
+    assert_eq!(with(&flushes, (3000, 0)).len(), 3);
+    assert_eq!(with(&flushes, (3001, 0)).len(), 2);
+    // One flush at the end of a long copy is none.
+    assert_eq!(with(&flushes, (0, 300_100)).len(), 2);
+    assert_eq!(with(&FlushSummary::default(), (0, 0)).len(), 2);
+}

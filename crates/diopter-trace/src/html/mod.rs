@@ -32,6 +32,7 @@ pub fn page(trace: &Trace, summary: &Summary) -> String {
             (breakdown::section(trace, summary))
             (timeline(summary, &sample))
             (parts::completions(summary))
+            @if summary.flushes.count > 0 { (parts::flushes(summary)) }
             (parts::files(summary))
             (parts::bios(summary))
             (parts::foot(summary))
@@ -47,10 +48,15 @@ fn contents(summary: &Summary) -> Markup {
         ("breakdown", "Time"),
         ("timeline", "Requests"),
         ("completions", "Completions"),
+        ("flushes", "Flushes"),
         ("files", "Files"),
         ("bios", "Bios"),
     ];
-    let shown = sections.iter().filter(|(id, _)| *id != "timeline" || summary.requests > 0);
+    let shown = sections.iter().filter(|(id, _)| match *id {
+        "timeline" => summary.requests > 0,
+        "flushes" => summary.flushes.count > 0,
+        _ => true,
+    });
     html! {
         nav.toc aria-label="Sections" {
             ul { @for (id, name) in shown { li { a href={ "#" (id) } { (name) } } } }

@@ -187,6 +187,50 @@ pub fn files(summary: &Summary) -> Markup {
     }
 }
 
+/// The flushes, and the files that they were of.
+pub fn flushes(summary: &Summary) -> Markup {
+    let flushes = &summary.flushes;
+    html! {
+        section #flushes {
+            h2 { "Flushes" }
+            p.quiet {
+                (sentences::kinds_of_flushes(summary))
+                @if let Some(latency) = flushes.latency_ns {
+                    "; p50 " (time(latency.p50)) ", p99 " (time(latency.p99))
+                    ", max " (time(latency.max))
+                }
+                @if let Some(sentence) = sentences::time_in_flushes(summary) {
+                    "; " (with_micro_sign(&sentence))
+                }
+                "."
+            }
+            div.scroll { table {
+                thead { tr {
+                    th { "name" } th { "on" } th.num { "flushes" } th.num { "failed" }
+                    th.num { "time" } th.num { "share" } th.num { "max" }
+                } }
+                tbody {
+                    @let whole = flushes.latency_ns.map_or(0, |latency| latency.sum);
+                    @for file in flushes.by_file.iter().take(FILES_MAX) {
+                        tr {
+                            th.path scope="row" { (file.path) }
+                            td { (file.file_system) " " span.quiet { (file.device) } }
+                            td.num { (grouped(file.count)) }
+                            td.num { (grouped(file.failed)) }
+                            td.num { (time(file.time_ns)) }
+                            td.num { (percent(file.time_ns, whole)) }
+                            td.num { (time(file.max_ns)) }
+                        }
+                    }
+                }
+            } }
+            @if flushes.by_file.len() > FILES_MAX {
+                p.quiet { "and " (flushes.by_file.len() - FILES_MAX) " more; --json lists all" }
+            }
+        }
+    }
+}
+
 /// Sizes of bios.
 pub fn bios(summary: &Summary) -> Markup {
     let sizes = ranges(&summary.bio_bytes.histogram);

@@ -29,6 +29,19 @@ fn the_page_loads_nothing() {
 }
 
 #[test]
+fn flushes_have_a_section_if_there_were_any() {
+    let trace = job().trace();
+    let mut summary = summary(&trace);
+    assert!(!page(&trace, &summary).contains("id=\"flushes\""));
+    summary.flushes = crate::synthetic::flushes();
+    summary.flushes.by_file[1].path = "<b>log</b>".to_owned();
+    let page = page(&trace, &summary);
+    assert!(page.contains("id=\"flushes\"") && page.contains("href=\"#flushes\""));
+    assert!(page.contains("200 fsync, 101 fdatasync, 1 failed with EINVAL"), "{page}");
+    assert!(page.contains("&lt;b&gt;log&lt;/b&gt;") && !page.contains("<b>log"));
+}
+
+#[test]
 fn names_cannot_become_markup() {
     let mut trace = job().trace();
     trace.files[0].path = "</script><script>alert(1)</script>&".to_owned();

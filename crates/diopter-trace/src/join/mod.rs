@@ -5,6 +5,7 @@
 mod begin;
 mod bio;
 mod complete;
+mod flush;
 mod missed;
 mod raw;
 mod retire;
@@ -16,10 +17,12 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 
 use complete::runner;
+use flush::{Flushed, OpenFlush};
 
 use crate::bios::Outstanding;
-use crate::event::{Event, Inode, Sectors, What};
+use crate::event::{Device, Event, Inode, Sectors, What};
 use crate::files::Files;
+use crate::flushes::FlushTotals;
 use crate::model::{TracedBio, TracedQueue, TracedRequest};
 use crate::names::FileId;
 use crate::target::{Member, Scope};
@@ -43,6 +46,8 @@ pub struct Join {
     has_cached: bool,
     /// True if probes show what events show since Linux 6.6.
     pub has_probes: bool,
+    /// True if events show flushes by system calls.
+    pub has_flushes: bool,
     pub files: Files,
     file_numbers: HashMap<FileId, usize>,
     file_ids: Vec<FileId>,
@@ -79,6 +84,16 @@ pub struct Join {
     ring_processes: HashSet<u32>,
     /// Threads that wait for a file to be synchronised.
     syncing: HashSet<u32>,
+    /// The only devices whose flushes count; empty for all.
+    pub devices: Vec<Device>,
+    /// Flushes that have not returned, by the thread that called.
+    flushing: HashMap<u32, OpenFlush>,
+    /// Flushes that have not completed, by the entry of a ring that asked for them.
+    ring_flushes: HashMap<u64, OpenFlush>,
+    flushed_numbers: HashMap<Flushed, usize>,
+    flushed: Vec<Flushed>,
+    /// The flushes since requests were handed over last.
+    flushes: FlushTotals,
     /// Requests that were handed over without an event that showed how they ended.
     unfinished: u64,
     first: Option<u64>,
@@ -148,6 +163,7 @@ impl Join {
             cgroups: scope.cgroups,
             has_cached,
             has_probes: false,
+            has_flushes: false,
             files,
             file_numbers: HashMap::new(),
             file_ids: Vec::new(),
@@ -170,6 +186,12 @@ impl Join {
             aio_processes: scope.with_aio,
             ring_processes: scope.with_rings,
             syncing: HashSet::new(),
+            devices: Vec::new(),
+            flushing: HashMap::new(),
+            ring_flushes: HashMap::new(),
+            flushed_numbers: HashMap::new(),
+            flushed: Vec::new(),
+            flushes: FlushTotals::default(),
             unfinished: 0,
             first: None,
             last: 0,
@@ -283,7 +305,7 @@ impl Join {
             }
             What::WorkQueued(_) | What::MovedElsewhere => {}
             What::UringSubmitted(entry) => self.thread(thread).entry = Some(entry),
-            What::UringCompleted(entry) => self.entry_completed(&event, entry),
+            What::UringCompleted { entry, result } => self.entry_completed(&event, entry, result),
             What::UringPunted(entry) => self.punted(thread, entry),
             What::Reaped(count) => self.reaped(&event, count),
             What::QueueMade { is_ring, entries } => self.queue_made(thread, is_ring, entries),
@@ -291,7 +313,7 @@ impl Join {
                 self.task_made(thread, task, name, is_thread);
             }
             What::TaskNamed { task, name } => self.thread(task).name = name,
-            What::TaskEnded(task) => _ = self.threads.remove(&task),
+            What::TaskEnded(task) => self.task_ended(task),
             What::Moved { process, cgroup } => self.moved(process, cgroup),
             What::UnwrittenConverted(inode) => self.thread(thread).converted = Some(inode),
             What::Allocated { inode, is_data } => {
@@ -300,12 +322,9 @@ impl Join {
             What::BtrfsExtent { subvolume, number } => {
                 self.btrfs_extent(thread, subvolume, number);
             }
-            What::SyncBegan(_) => {
-                self.syncing.insert(thread);
-            }
-            What::SyncEnded(_) => {
-                self.syncing.remove(&thread);
-            }
+            What::SyncBegan(inode) => self.sync_began(thread, inode),
+            What::SyncEnded(_) => _ = self.syncing.remove(&thread),
+            What::Flush(ref flush) => self.flush_event(&event, flush),
             What::JournalCommits(_) => self.journal_commits(),
             What::LogSlept => self.thread(thread).has_waited_for_journal = true,
         }
@@ -349,6 +368,11 @@ impl Join {
         if is_member {
             self.add_member(Member { thread: task, process, name: name.to_owned() });
         }
+    }
+
+    fn task_ended(&mut self, task: u32) {
+        self.end_flush_of(task);
+        self.threads.remove(&task);
     }
 
     /// A process was moved to a control group.

@@ -56,6 +56,7 @@ impl Join {
         for number in 0..self.requests.len() {
             self.end_past_end(number);
         }
+        self.end_all_flushes();
         self.hand_over(&vec![true; self.requests.len()], collector);
         collector.finish();
         let trace = &mut collector.trace;
@@ -74,6 +75,9 @@ impl Join {
         if is_btrfs || !trace.unseen_files.is_empty() {
             trace.unknown.push(unseen(&trace.unseen_files));
         }
+        trace.flushed_files = self.flushed_files();
+        trace.has_flushes = self.has_flushes;
+        trace.has_rings = !self.ring_processes.is_empty();
         trace.queues = self.queues;
     }
 
@@ -113,6 +117,7 @@ impl Join {
         self.owners = owners.into_iter().filter_map(|owner| numbers[owner]).collect();
         self.outstanding.renumber(&bio_numbers);
         self.renumber(&numbers);
+        collector.add_flushes(&std::mem::take(&mut self.flushes));
         collector.end_part();
     }
 

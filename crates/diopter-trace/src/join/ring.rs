@@ -34,6 +34,10 @@ impl Join {
 
     /// A ring's entry goes to a worker, and the attempt of its submitter is abandoned.
     pub(super) fn punted(&mut self, thread: u32, entry: u64) {
+        // A flush always goes to a worker, and it makes no request.
+        if self.ring_flushes.contains_key(&entry) {
+            return;
+        }
         // An entry's place is used again: one without a recorded end may be of an earlier request.
         let request = self.entries.get(&entry).copied();
         let request = request.filter(|request| !self.has_ended(*request));
@@ -85,8 +89,11 @@ impl Join {
     }
 
     /// A ring's entry completes.
-    pub(super) fn entry_completed(&mut self, event: &Event, entry: u64) {
+    pub(super) fn entry_completed(&mut self, event: &Event, entry: u64, result: i64) {
         self.workers.remove(&entry);
+        if self.ring_flush_ended(event, entry, result) {
+            return;
+        }
         let request = match self.entries.remove(&entry) {
             Some(request) => Some(request),
             // No event shows which entry a worker works on; they complete in their order.

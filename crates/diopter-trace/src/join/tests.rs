@@ -1,6 +1,7 @@
 //! Events as a kernel would send them, and what they are joined to.
 
 mod btrfs;
+mod flush;
 
 use super::complete::EAGAIN;
 use super::*;
@@ -149,7 +150,7 @@ fn an_attempt_that_would_have_waited_and_the_workers_request_are_one() {
     script.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, IOCB_NOWAIT);
     script.at(ROOT, What::UringPunted(ENTRY)).begin(WORKER, 0).bio(WORKER);
     script.at(WORKER, What::BioDone(sectors(0))).complete(WORKER);
-    script.at(WORKER, What::UringCompleted(ENTRY));
+    script.at(WORKER, What::UringCompleted { entry: ENTRY, result: 0 });
     let trace = script.end();
     assert_eq!(trace.requests.len(), 1);
     let request = &trace.requests[0];
@@ -359,7 +360,7 @@ fn requests_that_retire_early_are_those_of_a_trace_that_is_joined_at_once() {
             // It completes in a thread of the kernel.
             script.at(KERNEL, What::BioDone(sectors(0))).complete(KERNEL);
             retire(&mut script, &mut collector);
-            script.at(thread, What::UringCompleted(ENTRY));
+            script.at(thread, What::UringCompleted { entry: ENTRY, result: 0 });
             script.now += 20_000_000;
         }
         script.join.finish(&mut collector);
