@@ -116,8 +116,13 @@ fn changes(document: &TraceDiff) -> Table {
 
 /// A key of the document in words.
 fn named(key: &str) -> String {
-    match key.strip_prefix("latency_ns.") {
-        Some(phase) => phase.replace('.', " "),
+    if let Some(phase) = key.strip_prefix("latency_ns.") {
+        return phase.replace('.', " ");
+    }
+    match key.strip_prefix("flushes.latency_ns.") {
+        Some("sum") => "flushes time".to_owned(),
+        Some(figure) => format!("flushes {figure}"),
+        None if key == "flushes.count" => "flushes".to_owned(),
         None => key.replace(['_', '.'], " "),
     }
 }
@@ -163,7 +168,7 @@ fn files_table(document: &TraceDiff) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use diopter_trace::document::{Evidence, FileSummary, Finding};
+    use diopter_trace::document::{Evidence, FileSummary, Finding, PhaseLatency};
 
     use super::*;
 
@@ -204,6 +209,22 @@ mod tests {
             text,
             snapbox::file!["../../../tests/golden/trace-diff.txt"].raw()
         );
+    }
+
+    #[test]
+    fn flushes_are_compared_by_their_number_and_their_times() {
+        let with = |count, p50| {
+            let mut document = document(1);
+            let latency = PhaseLatency { count, p50, sum: 9_000_000, ..PhaseLatency::default() };
+            (document.flushes.count, document.flushes.latency_ns) = (count, Some(latency));
+            document
+        };
+        let text = text(&diff(&with(10, 1_000_000), &with(30, 2_000_000)), &LOOK);
+        let rows: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(rows.contains(&vec!["flushes", "10", "30", "3.00"]), "{text}");
+        let times = vec!["flushes", "p50", "1.0", "ms", "2.0", "ms", "2.00"];
+        assert!(rows.contains(&times) && !text.contains("flushes time"), "{text}");
     }
 
     #[test]

@@ -213,8 +213,9 @@ fn lines(
     interval: &Interval,
     (width, height): (usize, usize),
 ) -> Vec<String> {
-    let files = if interval.files.is_empty() { Vec::new() } else { files(interval) };
-    // The title, the head of the table, and an empty line before the files.
+    let mut files = if interval.files.is_empty() { Vec::new() } else { files(interval) };
+    files.splice(0..0, flushes(interval));
+    // The title, the head of the table, and an empty line before the flushes and files.
     let around = 2 + if files.is_empty() { 0 } else { files.len() + 1 };
     let room = height.saturating_sub(around).max(1);
     let mut table = Table::new(&COLUMNS);
@@ -264,12 +265,30 @@ fn block(row: &[String], interval: &Interval, width: usize) -> String {
         text.push_str(&cell);
     }
     text.push('\n');
+    if let Some(line) = flushes(interval) {
+        text.push_str(&format!("{:8}{line}\n", ""));
+    }
     if !interval.files.is_empty() {
         for line in files(interval).iter().skip(1) {
             text.push_str(&format!("{:8}{}\n", "", line.trim_end()));
         }
     }
     text
+}
+
+/// The flushes of an interval; `None` without any.
+fn flushes(interval: &Interval) -> Option<String> {
+    let flushes = &interval.totals.flushes;
+    let time = |time: Option<u64>| time.map_or("-".to_owned(), time_text);
+    let latency = flushes.latency();
+    (flushes.flushes() > 0).then(|| {
+        format!(
+            "{} flushes/s  p50 {}  p99 {}",
+            per_second(flushes.flushes(), interval.elapsed),
+            time(latency.map(|latency| latency.p50)),
+            time(latency.map(|latency| latency.p99)),
+        )
+    })
 }
 
 /// The files with the most requests.
@@ -320,6 +339,7 @@ fn percent(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use diopter_trace::flushes::{Flush, FlushKind};
     use diopter_trace::model::{Context, Door, RequestTimes, TracedBio, TracedOp, TracedRequest};
     use diopter_trace::phases::Phases;
     use diopter_trace::totals::Totals;
@@ -393,6 +413,25 @@ mod tests {
         assert_eq!(text, expected);
         let half = Interval { elapsed: INTERVAL / 2, ..interval };
         assert_eq!(row(Duration::from_millis(3_500), &half)[..2], ["3.5 s", "400"]);
+    }
+
+    #[test]
+    fn a_second_with_flushes_has_a_line_of_them_on_a_screen_too() {
+        let mut totals = Totals::default();
+        for _ in 0..12 {
+            let (kind, end) = (FlushKind::Fdatasync, Some((4_000_000, 0)));
+            totals.flushes.count(&Flush { kind, thread: 1, file: 0, end });
+        }
+        let interval = Interval { elapsed: INTERVAL, totals, files: Vec::new() };
+        let row = row(INTERVAL, &interval);
+        let expected = "12 flushes/s  p50 4.0 ms  p99 4.0 ms";
+        let text = block(&row, &interval, 72);
+        assert_eq!(text.lines().last().unwrap().trim(), expected, "{text}");
+        let rows = VecDeque::from([row]);
+        let screen = lines("process 1: 1 s", &rows, &interval, (80, 24));
+        assert_eq!(screen.last().map(String::as_str), Some(expected), "{screen:#?}");
+        let narrow = lines("process 1: 1 s", &rows, &interval, (20, 3));
+        assert!(narrow.iter().all(|line| line.chars().count() <= 20), "{narrow:?}");
     }
 
     #[test]

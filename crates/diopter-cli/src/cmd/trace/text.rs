@@ -30,6 +30,11 @@ pub fn of(document: &Summary, look: &Look) -> String {
     if document.requests == 0 {
         put(&mut text, "");
         text.push_str(&look.entry(INDENT, "requests", &sentences::without_requests(document)));
+        if !document.findings.is_empty() {
+            put(&mut text, "");
+            findings(&mut text, document, look);
+        }
+        flushes(&mut text, document, look);
         return text;
     }
     put(&mut text, "");
@@ -43,6 +48,7 @@ pub fn of(document: &Summary, look: &Look) -> String {
             text.push_str(&look.entry(2, "", &sentence));
         }
     }
+    flushes(&mut text, document, look);
     put(&mut text, "");
     text.push_str(&look.fitted(2, &files(document), &["on", "bios", "bytes", "p99", "p50"]));
     if document.by_file.len() > FILES_MAX {
@@ -251,6 +257,50 @@ fn phases(document: &Summary) -> Table {
     table
 }
 
+/// Adds the flushes, if there were any, and the files with the most time.
+fn flushes(text: &mut String, document: &Summary, look: &Look) {
+    let flushes = &document.flushes;
+    if flushes.count == 0 {
+        return;
+    }
+    put(text, &look.paint(Tone::Head, "\nflushes"));
+    text.push_str(&look.entry(INDENT, "  count", &sentences::kinds_of_flushes(document)));
+    if let Some(latency) = &flushes.latency_ns {
+        let [p50, p99, max] = times(latency);
+        let each = format!("p50 {p50}, p99 {p99}, max {max}");
+        text.push_str(&look.entry(INDENT, "  each", &each));
+    }
+    if let Some(sentence) = sentences::time_in_flushes(document) {
+        text.push_str(&look.entry(INDENT, "  in all", &sentence));
+    }
+    let whole = flushes.latency_ns.map_or(0, |latency| latency.sum);
+    let mut table = Table::new(&[
+        ("flushed file", Side::Left),
+        ("flushes", Side::Right),
+        ("failed", Side::Right),
+        ("time", Side::Right),
+        ("share", Side::Right),
+        ("max", Side::Right),
+    ]);
+    for file in flushes.by_file.iter().take(FILES_MAX) {
+        table.row(vec![
+            untrusted::name(&file.path),
+            file.count.to_string(),
+            file.failed.to_string(),
+            time_text(file.time_ns),
+            percent(file.time_ns, whole),
+            time_text(file.max_ns),
+        ]);
+    }
+    if flushes.failed == 0 {
+        table = table.without(|head| head == "failed");
+    }
+    text.push_str(&look.fitted(2, &table, &["max", "failed", "share"]));
+    if flushes.by_file.len() > FILES_MAX {
+        put(text, &format!("  and {} more; --json lists all", flushes.by_file.len() - FILES_MAX));
+    }
+}
+
 /// Adds what was expected of each kind of request, next to what was observed.
 fn predictions(text: &mut String, document: &Summary, look: &Look) {
     put(text, &look.paint(Tone::Head, "\nexpected, and observed"));
@@ -365,7 +415,10 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use diopter_trace::document::{Completions, PhaseLatencies, PredictionSummary};
+    use diopter_trace::document::{
+        Completions, FailureSummary, FlushSummary, FlushedFileSummary, PhaseLatencies,
+        PredictionSummary,
+    };
     use snapbox::{assert_data_eq, file};
 
     const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
@@ -543,6 +596,66 @@ mod tests {
         assert!(!text.contains("no direct I/O was seen"), "{text}");
         assert!(text.contains("requests on raw devices are not recorded here"), "{text}");
         assert!(text.contains("no right to load a program"), "{text}");
+    }
+
+    fn flushed() -> FlushSummary {
+        let file = |path: &str, count, time_ns| FlushedFileSummary {
+            path: path.to_owned(),
+            count,
+            time_ns,
+            max_ns: 9_000_000,
+            ..FlushedFileSummary::default()
+        };
+        let (p50, p99, max, sum) = (1_900_000, 4_100_000, 9_000_000, 600_000_000);
+        let latency = PhaseLatency { count: 300, p50, p99, max, sum, ..PhaseLatency::default() };
+        let errno = "EINVAL".to_owned();
+        FlushSummary {
+            count: 301,
+            fsync: 201,
+            fdatasync: 100,
+            failed: 1,
+            failures: vec![FailureSummary { errno, number: 22, requests: 1 }],
+            threads: 2,
+            latency_ns: Some(latency),
+            by_file: vec![
+                file("/srv/mysql/ib_logfile0", 200, 450_000_000),
+                file("/srv/mysql/data", 100, 150_000_000),
+            ],
+            ..FlushSummary::default()
+        }
+    }
+
+    #[test]
+    fn flushes_have_a_section_in_every_width_also_without_direct_io() {
+        let flushes = flushed();
+        let traced_ns = 1_000_000_000;
+        let document = Summary { flushes: flushes.clone(), traced_ns, ..document() };
+        let report = of(&document, &LOOK);
+        let section = report.split("\nflushes\n").nth(1).unwrap().split("\n\n").next().unwrap();
+        let expected = [
+            "  count     201 fsync, 100 fdatasync, 1 failed with EINVAL",
+            "  each      p50 1.9 ms, p99 4.1 ms, max 9.0 ms",
+            "  in all    600 ms, 30.0 % of the time of 2 threads",
+            "  flushed file            flushes  failed    time   share     max",
+            "  /srv/mysql/ib_logfile0      200       0  450 ms  75.0 %  9.0 ms",
+            "  /srv/mysql/data             100       0  150 ms  25.0 %  9.0 ms",
+        ];
+        assert_eq!(section.lines().collect::<Vec<_>>(), expected);
+        for width in [40, 72] {
+            let look = Look::of_columns(false, Some(width));
+            let report = of(&document, &look);
+            assert!(report.lines().all(|line| line.chars().count() <= width), "{report}");
+            let words: Vec<&str> = report.split_whitespace().collect();
+            assert!(words.contains(&"201") && words.contains(&"450"), "{report}");
+        }
+        let mut none = Summary { flushes, requests: 0, traced_ns, ..Summary::default() };
+        let finding = Finding { id: "flush-wait".to_owned(), ..Finding::default() };
+        none.findings = vec![finding];
+        let report = of(&none, &LOOK);
+        for word in ["requests    none", "flush-wait", "ib_logfile0", "201 fsync"] {
+            assert!(report.contains(word), "{word}: {report}");
+        }
+        assert!(!of(&Summary::default(), &LOOK).contains("flushes"));
     }
 
     #[test]

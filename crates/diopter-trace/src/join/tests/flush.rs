@@ -55,6 +55,8 @@ fn a_flush_is_a_call_and_its_return_and_of_the_file_that_is_named_between() {
 fn a_durable_write_and_other_threads_flush_nothing() {
     let mut script = Script::new();
     script.at(ROOT, What::SyncBegan(inode())).at(ROOT, What::SyncEnded(inode()));
+    // Its name is known, and it is not traced.
+    script.at(KERNEL, What::TaskNamed { task: KERNEL, name: "kworker".to_owned() });
     script.call(KERNEL).at(KERNEL, What::SyncBegan(inode())).back(KERNEL, 0);
     assert_eq!(script.flushes().0.flushes.flushes(), 0);
 }
