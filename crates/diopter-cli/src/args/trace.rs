@@ -44,8 +44,9 @@ Exit status:
 ///
 /// Joins each request with its bios and the context in which its completion ran, and reports where
 /// the time was spent and what slowed it down: findings, each with evidence, a cause and a remedy.
-/// Works for any program. Needs root; other users of tracing are not disturbed, and no event stays
-/// enabled: a process is as it was before. docs/trace.md explains how to read the report.
+/// Counts and times flushes (fsync, fdatasync) too. Works for any program. Needs root; other users
+/// of tracing are not disturbed, and no event stays enabled: a process is as it was before.
+/// docs/trace.md explains how to read the report.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = format!("{EXAMPLES}\n\n{PRIVILEGES}\n\n{EXIT_STATUS}\n\n{ABOUT_SIZES}")
