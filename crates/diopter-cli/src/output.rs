@@ -147,6 +147,22 @@ impl Look {
         entry
     }
 
+    /// Returns the first line of a block: a name and what it is, which is below the name if both
+    /// do not fit.
+    pub fn title(&self, name: &str, what: &str) -> String {
+        let painted = self.paint(Tone::Head, name);
+        let whole = name.chars().count() + 2 + what.chars().count();
+        if whole <= self.width {
+            return format!("{painted}: {what}\n");
+        }
+        let indent = " ".repeat(ENTRY_INDENT);
+        let mut title = format!("{painted}:\n");
+        for line in wrapped(what, self.width.saturating_sub(ENTRY_INDENT)) {
+            put(&mut title, &format!("{indent}{line}"));
+        }
+        title
+    }
+
     /// Returns a table like [`Look::table`] that loses its columns without a head, then `dropped`
     /// one by one, before a number or much of a name is folded.
     pub fn fitted(&self, indent: usize, table: &Table, dropped: &[&str]) -> String {
@@ -300,6 +316,15 @@ mod tests {
         );
         let narrow = PLAIN.entry(6, "why", "one two three four averyveryverylongword end");
         assert_eq!(narrow, "why\n  one two three four\n  averyveryverylongword\n  end\n");
+    }
+
+    #[test]
+    fn a_title_that_does_not_fit_is_below_its_name() {
+        assert_eq!(PLAIN.title("a file", "file, 5 B"), "a file: file, 5 B\n");
+        let exact = PLAIN.title("1234567890", "12345678");
+        assert_eq!(exact, "1234567890: 12345678\n");
+        let narrow = PLAIN.title("1234567890", "striped file, 4 KiB (4096 B)");
+        assert_eq!(narrow, "1234567890:\n  striped file,\n  4 KiB (4096 B)\n");
     }
 
     #[test]

@@ -62,6 +62,25 @@ fn reports_fit_the_terminal() {
     check(&["sum", &file], 0);
 }
 
+/// Names without a directory: only what is printed next to them is as wide as it is.
+#[test]
+fn the_first_line_of_a_report_fits_the_terminal() {
+    let dir = dir();
+    let at = |words: &[&str]| {
+        Output::of(dio(words).current_dir(dir.path()).env("COLUMNS", LEAST.to_string()))
+    };
+    let striped = "a-striped-file";
+    fs::create_dir(dir.path().join("objects")).expect("a directory");
+    fs::write(dir.path().join("file"), vec![7; 3 << 20]).expect("a file");
+    assert_eq!(at(&["stripe", "create", striped, "--objects", "objects"]).status, 0);
+    assert_eq!(at(&["cp", "file", striped]).status, 0);
+    let sized = "striped file, 3 MiB (3145728 B)";
+    for words in [["probe", striped].as_slice(), &["stripe", "info", striped]] {
+        let text = at(words).stdout;
+        assert!(text.starts_with(&format!("{striped}:\n  {sized}\n\n")), "{words:?}: {text}");
+    }
+}
+
 #[test]
 fn help_fits_the_terminal() {
     for command in COMMANDS {

@@ -23,10 +23,10 @@ pub fn of(document: &Document, look: &Look) -> String {
 }
 
 fn block_of(name: &Name, look: &Look) -> String {
-    let mut text = String::new();
     let size = name.size.map_or(String::new(), |size| format!(", {}", size_text(size)));
-    let title = look.paint(Tone::Head, &untrusted::name(&name.name));
-    put(&mut text, &format!("{title}: {}{size}\n", name.kind.replace('-', " ")));
+    let what = format!("{}{size}", name.kind.replace('-', " "));
+    let mut text = look.title(&untrusted::name(&name.name), &what);
+    put(&mut text, "");
     if let Some(image) = name.image.as_ref().filter(|_| name.kind.ends_with("-in-image")) {
         text.push_str(&listing::text(image, INDENT, look));
         return text;

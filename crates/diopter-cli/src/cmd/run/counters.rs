@@ -14,6 +14,10 @@ use serde::Serialize;
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::output::put;
+use crate::terminal;
+
+/// Least width that the report is wrapped at: a counter and its longest word.
+const COLUMNS_MIN: usize = 40;
 
 /// Texts of the counters that are known by name, in the order in which they are printed.
 const TEXTS: [(&str, &str); 13] = [
@@ -79,9 +83,9 @@ impl Counters {
 pub struct Counted(Option<Vec<(String, u64)>>);
 
 impl Counted {
-    /// Returns the report: what is not 0.
-    pub fn text(&self) -> String {
-        text_of(&self.0)
+    /// Returns the report: what is not 0, wrapped at `columns` if there is a terminal.
+    pub fn text(&self, columns: Option<usize>) -> String {
+        text_of(&self.0, columns)
     }
 
     /// Returns the document, with the exit status of `dio run`.
@@ -159,18 +163,21 @@ fn parse(page: &[u8]) -> Option<Vec<(String, u64)>> {
     Some(names.lines().map(str::to_owned).zip(values).collect())
 }
 
-fn text_of(counters: &Option<Vec<(String, u64)>>) -> String {
+fn text_of(counters: &Option<Vec<(String, u64)>>, columns: Option<usize>) -> String {
     let mut text = String::new();
     let Some(counters) = counters else {
         put(&mut text, "dio run: the library was not loaded into any process");
-        return text;
+        return terminal::fitted(&text, columns);
     };
+    let columns = columns.map_or(usize::MAX, |columns| columns.max(COLUMNS_MIN));
     put(&mut text, "dio run:");
     let known = |name: &str| counters.iter().find(|(known, _)| known == name).map_or(0, |it| it.1);
     let lines: Vec<_> = TEXTS.iter().map(|(name, said)| (known(name), *said)).collect();
     let width = lines.iter().map(|(value, _)| value.to_string().len()).max().unwrap_or(1);
     for (value, said) in lines.iter().filter(|(value, _)| *value > 0) {
-        put(&mut text, &format!("  {value:>width$}  {said}"));
+        let (number, indent) = (format!("  {value:>width$}  "), " ".repeat(width + 4));
+        let lines = diopter_text::wrapped(said, columns, [&number, &indent]);
+        lines.iter().for_each(|line| put(&mut text, line));
     }
     if lines.iter().all(|(value, _)| *value == 0) {
         put(&mut text, "  nothing had to be served");
@@ -192,13 +199,31 @@ mod tests {
         bytes[2048..2048 + names.len()].copy_from_slice(names);
         let expected = "dio run:\n     7  requests served that the kernel had refused with EINVAL\n\
                         \x20 4096  bytes served direct through an aligned buffer\n";
-        assert_eq!(text_of(&parse(&bytes)), expected);
+        assert_eq!(text_of(&parse(&bytes), None), expected);
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        let counters = TEXTS.iter().map(|(name, _)| ((*name).to_owned(), 1_234_567)).collect();
+        let text = text_of(&Some(counters), Some(40));
+        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+        let expected = [
+            "dio run:",
+            "  1234567  requests served that the",
+            "           kernel had refused with",
+            "           EINVAL",
+        ];
+        assert_eq!(text.lines().take(expected.len()).collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn a_library_that_was_never_loaded_is_reported() {
         assert_eq!(parse(&[0; 4096]), None);
         assert_eq!(parse(&[]), None);
-        assert!(text_of(&None).contains("was not loaded"));
+        assert!(text_of(&None, None).contains("was not loaded"));
+        assert_eq!(
+            text_of(&None, Some(40)),
+            "dio run: the library was not loaded into\n  any process\n"
+        );
     }
 }

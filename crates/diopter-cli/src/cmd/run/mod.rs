@@ -24,6 +24,7 @@ use crate::args::ProgramArgs;
 use crate::env::{RUN_ALL, RUN_MIN_SIZE, RUN_REPORT};
 use crate::log;
 use crate::output::{NOT_RUN, RUN_FAILED, UNKNOWN};
+use crate::terminal;
 
 use counters::{Counters, Document};
 
@@ -83,7 +84,7 @@ fn try_run(args: &ProgramArgs) -> Result<u8, Failure> {
     let status = wait(name, inherited, &mut command)?;
     let counted = counters.read().map_err(Failure::own)?;
     if args.report {
-        log::put(&counted.text());
+        log::put(&counted.text(terminal::message_columns()));
     }
     if let Some(out) = out {
         out.write(&counted.document(status))?;

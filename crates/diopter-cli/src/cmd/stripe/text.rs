@@ -17,10 +17,10 @@ const ROWS_MAX: usize = 24;
 const INDENT: usize = 12;
 
 pub fn of(document: &Stripe, look: &Look) -> String {
-    let mut text = String::new();
     let size = document.size.map_or("size unknown".to_owned(), size_text);
-    let title = look.paint(Tone::Head, &untrusted::name(&document.name));
-    put(&mut text, &format!("{title}: striped file, {size}\n"));
+    let name = untrusted::name(&document.name);
+    let mut text = look.title(&name, &format!("striped file, {size}"));
+    put(&mut text, "");
     let stripe_size = size_text(document.stripe_size);
     let count = u64::try_from(document.stripe_count).unwrap_or(u64::MAX);
     let over = number(count, "object");
