@@ -74,6 +74,7 @@ pub fn read(journal: &Path) -> Result<Bench, String> {
 
 fn thin(sample: &mut Sample) {
     sample.series = Vec::new();
+    sample.sync.iter_mut().for_each(|latency| latency.hdr = None);
     for direction in [&mut sample.read, &mut sample.write].into_iter().flatten() {
         let latencies = direction.latencies.as_mut();
         let Some(Latencies { slat, clat, lat }) = latencies else { continue };

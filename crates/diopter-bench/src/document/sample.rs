@@ -22,6 +22,9 @@ pub struct Sample {
     pub read: Option<DirectionSample>,
     /// Writes; `None` if nothing was written.
     pub write: Option<DirectionSample>,
+    /// Syncs of the job's `fsync` and `fdatasync`, from start to completion; `None` without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync: Option<Latency>,
     /// Processor time.
     pub processor: Processor,
     /// Processor time of the whole machine, as sar counts it.

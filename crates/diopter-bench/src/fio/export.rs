@@ -90,6 +90,7 @@ fn of_job(column: &Column, job: &Job, sample: &Sample) -> Value {
         "read": direction(sample.read.as_ref(), sample),
         "write": direction(sample.write.as_ref(), sample),
         "trim": direction(None, sample),
+        "sync": sync(sample),
         "job_runtime": ms,
         "usr_cpu": percent(sample.processor.user_ns),
         "sys_cpu": percent(sample.processor.system_ns),
@@ -186,6 +187,11 @@ fn direction(part: Option<&DirectionSample>, sample: &Sample) -> Value {
         "iops_stddev": 0.0,
         "iops_samples": u8::from(part.is_some()),
     })
+}
+
+fn sync(sample: &Sample) -> Value {
+    let count = sample.sync.as_ref().map_or(0, |sync| sync.count);
+    json!({ "total_ios": count, "lat_ns": times(sample.sync.as_ref()) })
 }
 
 fn times(latency: Option<&Latency>) -> Value {

@@ -55,6 +55,8 @@ struct JobOutput {
     #[serde(default)]
     write: DirectionOutput,
     #[serde(default)]
+    sync: SyncOutput,
+    #[serde(default)]
     job_runtime: u64,
     #[serde(default)]
     usr_cpu: f64,
@@ -74,6 +76,13 @@ struct DirectionOutput {
     short_ios: u64,
     slat_ns: Times,
     clat_ns: Times,
+    lat_ns: Times,
+}
+
+/// The syncs of `fsync` and `fdatasync`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SyncOutput {
     lat_ns: Times,
 }
 
@@ -240,6 +249,7 @@ fn sample(job: &JobOutput, of_bins: Option<OfBins>) -> Sample {
         elapsed_ns: runtime.saturating_mul(NS_PER_MS),
         read: direction(&job.read, of_bins),
         write: direction(&job.write, of_bins),
+        sync: latency(&job.sync.lat_ns, of_bins),
         processor: Processor { user_ns: processor(job.usr_cpu), system_ns: processor(job.sys_cpu) },
         // fio counts both kinds together; a thread that does I/O waits.
         switches: Switches { voluntary: job.ctx, involuntary: 0 },
@@ -322,6 +332,10 @@ fn add(sample: &mut Sample, more: &Sample) {
             (Some(_), None) => {}
         }
     }
+    sample.sync = match (sample.sync.take(), &more.sync) {
+        (Some(own), Some(more)) => pooled(Some(own), Some(more)),
+        (own, more) => own.or_else(|| more.clone()),
+    };
     let (own, more_time) = (&mut sample.processor, more.processor);
     own.user_ns = own.user_ns.saturating_add(more_time.user_ns);
     own.system_ns = own.system_ns.saturating_add(more_time.system_ns);

@@ -3,7 +3,7 @@
 use super::figures::Figures;
 use super::judged::figures_of;
 use super::label::Labels;
-use super::latency::{Curve, Kind, PERCENTS, curve, kind_of};
+use super::latency::{Curve, Kind, curve, kind_of, sync_curve};
 use super::numbers::{bytes, rate, time};
 use super::table::{self, Block, Shown};
 use crate::compare::Comparison;
@@ -21,7 +21,8 @@ const DIRECTIONS: [(Direction, &str); 2] =
 /// Returns the tables of a report: this one first, then those relative to a base.
 pub(super) fn blocks(bench: &Bench, comparison: Option<&Comparison>) -> Vec<Block> {
     let relative = (bench.columns.len() > 1).then(|| table::blocks(bench, comparison));
-    block(bench).into_iter().chain(relative.into_iter().flatten()).collect()
+    let absolute = block(bench).into_iter().chain(syncs(bench));
+    absolute.chain(relative.into_iter().flatten()).collect()
 }
 
 /// Returns the table; `None` if nothing was measured.
@@ -111,10 +112,42 @@ fn lines_of(
 }
 
 fn percentiles(curve: &Curve) -> impl Iterator<Item = Shown> {
-    SHOWN.into_iter().map(|(percent, _)| {
-        let place = PERCENTS.iter().position(|known| *known == percent).expect("one of them");
-        shown(curve.ns[place].map_or("-".to_owned(), time))
-    })
+    SHOWN.into_iter().map(|(percent, _)| at(curve, percent))
+}
+
+fn at(curve: &Curve, percent: f64) -> Shown {
+    shown(curve.at(percent).map_or("-".to_owned(), time))
+}
+
+/// Returns the table of the syncs; `None` if no job has any.
+fn syncs(bench: &Bench) -> Option<Block> {
+    let labels = Labels::of(&bench.rows);
+    let mut lines = Vec::new();
+    for (row, label) in bench.rows.iter().zip(&labels.full) {
+        for (column, cell) in bench.columns.iter().zip(&row.cells) {
+            let Some(curve) = sync_curve(cell) else { continue };
+            let name = match bench.columns.len() {
+                1 => label.clone(),
+                _ => format!("{label}, {}", column.label),
+            };
+            let mut cells = vec![shown(curve.count.to_string())];
+            cells.extend(percentiles(&curve).chain([at(&curve, 100.0)]));
+            lines.push((name, cells));
+        }
+    }
+    if lines.is_empty() {
+        return None;
+    }
+    let more = match lines.len().checked_sub(LINES_MAX) {
+        Some(more) if more > 0 => format!("; {more} more lines are in the document"),
+        _ => String::new(),
+    };
+    lines.truncate(LINES_MAX);
+    let rounds = if bench.method.rounds > 1 { ", of all rounds" } else { "" };
+    let title = format!("Syncs{rounds}, latency from start to completion{more}");
+    let heads = ["count"].into_iter().chain(SHOWN.map(|(_, name)| name)).chain(["max"]);
+    let heads = heads.map(str::to_owned).collect();
+    Some(Block { title, corner: "", heads, lines })
 }
 
 fn shown(figure: String) -> Shown {
@@ -196,6 +229,25 @@ mod tests {
             "  writes|||20.0 us|60.0 us|-",
         ];
         assert_eq!(texts(&block), expected);
+    }
+
+    #[test]
+    fn syncs_have_a_table_of_their_latencies_in_all_rounds() {
+        let percentiles = [(50.0, 200_000), (99.0, 500_000)]
+            .map(|(percent, ns)| Percentile { percent, ns })
+            .to_vec();
+        let sync = Latency { count: 2500, max_ns: 9_000_000, percentiles, ..Default::default() };
+        let write = sample(None, Some(direction(3000.0, 20_000)));
+        let samples = vec![Sample { sync: Some(sync), ..write.clone() }; 2];
+        let mut bench = bench(samples, 2);
+        bench.method.rounds = 2;
+        bench.rows[0].cells[1].samples = vec![write];
+        let all = blocks(&bench, None);
+        assert_eq!(all[1].title, "Syncs, of all rounds, latency from start to completion");
+        assert_eq!(all[1].heads, ["count", "p50", "p99", "p99.9", "max"]);
+        assert_eq!(texts(&all[1]), ["randread 4k, way 0|5000|200 us|500 us|-|9.00 ms"]);
+        bench.rows[0].cells[0].samples.iter_mut().for_each(|sample| sample.sync = None);
+        assert!(syncs(&bench).is_none());
     }
 
     #[test]

@@ -56,6 +56,14 @@ pub(super) struct Curve {
     pub(super) ns: Vec<Option<f64>>,
 }
 
+impl Curve {
+    /// Returns the time at one of [`PERCENTS`].
+    pub(super) fn at(&self, percent: f64) -> Option<f64> {
+        let place = PERCENTS.iter().position(|known| *known == percent)?;
+        self.ns[place]
+    }
+}
+
 /// Returns the curve of a cell; `None` if this latency was not measured.
 pub(super) fn curve(cell: &Cell, direction: Direction, kind: Kind) -> Option<Curve> {
     let rounds: Vec<&Latency> = cell
@@ -66,14 +74,24 @@ pub(super) fn curve(cell: &Cell, direction: Direction, kind: Kind) -> Option<Cur
         .filter_map(|latencies| kind.of(latencies))
         .filter(|latency| latency.count > 0)
         .collect();
+    of_rounds(&rounds)
+}
+
+/// Returns the curve of a cell's syncs; `None` without any.
+pub(super) fn sync_curve(cell: &Cell) -> Option<Curve> {
+    let syncs = cell.samples.iter().filter_map(|sample| sample.sync.as_ref());
+    of_rounds(&syncs.filter(|latency| latency.count > 0).collect::<Vec<_>>())
+}
+
+fn of_rounds(rounds: &[&Latency]) -> Option<Curve> {
     let count: u64 = rounds.iter().map(|latency| latency.count).sum();
     if count == 0 {
         return None;
     }
     let total: f64 = rounds.iter().map(|latency| latency.mean_ns * float(latency.count)).sum();
-    let from_histograms = merged(&rounds)
+    let from_histograms = merged(rounds)
         .map(|all| PERCENTS.map(|percent| Some(float(all.value_at_percentile(percent)))).to_vec());
-    let mut ns = from_histograms.unwrap_or_else(|| from_percentiles(&rounds));
+    let mut ns = from_histograms.unwrap_or_else(|| from_percentiles(rounds));
     for (place, percent) in PERCENTS.iter().enumerate() {
         // A percentile with no request above it is just the maximum.
         let above = float(count) * (100.0 - percent) / 100.0;
@@ -132,13 +150,6 @@ mod tests {
     use super::*;
     use crate::document::{DirectionSample, Percentile};
     use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
-
-    impl Curve {
-        fn at(&self, percent: f64) -> Option<f64> {
-            let place = PERCENTS.iter().position(|known| *known == percent).unwrap();
-            self.ns[place]
-        }
-    }
 
     fn cell(rounds: Vec<Latency>) -> Cell {
         let samples = rounds.into_iter().map(|clat| {

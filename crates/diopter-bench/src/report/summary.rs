@@ -106,10 +106,6 @@ fn notes(bench: &Bench, comparison: Option<&Comparison>, labels: &Labels) -> Vec
     if bench.method.is_virtual {
         notes.push("virtual time: figures are costs that repeat exactly".to_owned());
     }
-    if bench.rows.iter().any(|row| row.job.syncs()) {
-        let note = "fsync and fdatasync take part of the time, and are not among the latencies";
-        notes.push(note.to_owned());
-    }
     // One reason can be that of many cells.
     let mut failures: Vec<(&str, String, usize)> = Vec::new();
     for (row, label) in bench.rows.iter().zip(&labels.full) {

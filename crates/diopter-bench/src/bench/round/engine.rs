@@ -102,6 +102,7 @@ fn sample(order: &RoundOrder, all: &Tally, used: &Used, started_unix_ns: u64) ->
         elapsed_ns,
         read: direction(&all.read, elapsed_ns),
         write: direction(&all.write, elapsed_ns),
+        sync: all.sync.to_latency(),
         processor: used.processor,
         machine: used.machine,
         switches: used.switches,

@@ -262,7 +262,9 @@ mod tests {
           "read": {"total_ios": 100, "io_bytes": 409600, "iops": 100.5, "runtime": 1000,
             "short_ios": 1, "lat_ns": {"N": 100, "min": 1000, "max": 3000, "mean": 2000.0,
             "stddev": 10.0, "bins": {"1000": 50, "3000": 50}}},
-          "write": {"total_ios": 0}}]}"#;
+          "write": {"total_ios": 0},
+          "sync": {"total_ios": 4, "lat_ns": {"min": 7, "max": 9, "mean": 8.0, "N": 4,
+            "bins": {"7": 2, "9": 2}}}}]}"#;
         let sample = sample_of(text).unwrap();
         let read = sample.read.unwrap();
         assert_eq!((read.ios, read.bytes, read.short_ios), (100, 409_600, 1));
@@ -272,6 +274,8 @@ mod tests {
         let lat = read.latencies.unwrap().lat.unwrap();
         assert_eq!((lat.count, lat.min_ns, lat.percentiles.len()), (100, 1000, 17));
         assert!(sample.write.is_none());
+        let sync = sample.sync.unwrap();
+        assert_eq!((sync.count, sync.max_ns, sync.percentile(50.0)), (4, 9, Some(7.0)));
     }
 
     #[test]

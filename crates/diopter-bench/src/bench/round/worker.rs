@@ -20,7 +20,7 @@ use diopter_rados::backend::Rados;
 use super::counted::Counted;
 use super::order::{Place, RoundOrder};
 use super::pace::Pace;
-use crate::bench::histogram::LatencyTimes;
+use crate::bench::histogram::{LatencyTimes, Times};
 use crate::bench::offsets::Offsets;
 use crate::document::{Contexts, Direction, Job, RouteSample, Span};
 
@@ -36,6 +36,8 @@ const SLICE_NS_MIN: u64 = 10_000_000;
 pub struct Tally {
     pub read: DirectionTally,
     pub write: DirectionTally,
+    /// Syncs, from start to completion.
+    pub sync: Times,
     /// Bytes by route.
     pub route: RouteSample,
     /// Requests and bytes of each slice.
@@ -150,6 +152,10 @@ impl Worker {
         while !is_over(&order.job, now.saturating_sub(started), moved) {
             let block_bytes = self.block_bytes;
             let at = self.turn(end_at, |done, at| {
+                if is_sync(done) {
+                    tally.count_sync(done, at);
+                    return;
+                }
                 tally.count(done, at, started);
                 moved += block_bytes;
             })?;
@@ -253,11 +259,8 @@ impl Worker {
         }
         let finished = done.timing().map(|timing| timing.finished.0).filter(|at| *at != 0);
         let at = finished.unwrap_or_else(|| clock::now().0);
-        let is_sync = matches!(done.op, RequestOp::SyncData | RequestOp::SyncAll);
-        if !is_sync {
-            count(&done, at);
-        }
-        let memory = if is_sync { self.lent.pop() } else { done.into_parts().1 };
+        count(&done, at);
+        let memory = if is_sync(&done) { self.lent.pop() } else { done.into_parts().1 };
         let memory = memory.ok_or("a request completed without its memory")?;
         Ok(Some((memory, at)))
     }
@@ -269,6 +272,10 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+fn is_sync(done: &FinishedRequest) -> bool {
+    matches!(done.op, RequestOp::SyncData | RequestOp::SyncAll)
 }
 
 fn is_over(job: &Job, elapsed_ns: u64, moved: u64) -> bool {
@@ -346,10 +353,18 @@ impl Tally {
         self.series[slice].1 += moved;
     }
 
+    /// Counts a sync that completed.
+    fn count_sync(&mut self, done: &FinishedRequest, at: u64) {
+        if let Some(timing) = done.timing() {
+            self.sync.record(at.saturating_sub(timing.started.0));
+        }
+    }
+
     /// Adds the counters of another thread.
     pub fn add(&mut self, other: &Tally) {
         self.read.add(&other.read);
         self.write.add(&other.write);
+        self.sync.add(&other.sync);
         self.route.direct += other.route.direct;
         self.route.bounced += other.route.bounced;
         self.route.buffered += other.route.buffered;
