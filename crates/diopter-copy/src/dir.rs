@@ -259,6 +259,16 @@ impl Entry {
             .map_err(|errno| Failure::of_errno("opening the directory", &self.path(), errno))
     }
 
+    /// Opens a directory that the name, or a link of this name, was looked up to be.
+    pub fn open_dir_of(&self, inode: &Inode) -> Result<Rc<Dir>, Failure> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let call = || rustix::fs::openat(&inode.file, ".", flags, Mode::empty());
+        let opened = retry_on_intr(call).map_err(Errno::from);
+        opened
+            .and_then(|fd| Dir::of_fd(fd, self.whole_name()))
+            .map_err(|errno| Failure::of_errno("opening the directory", &self.path(), errno))
+    }
+
     /// Makes a directory that no other user can write to, and opens it.
     pub fn make_dir(&self) -> Result<Rc<Dir>, Failure> {
         let failed = |errno| Failure::of_errno("making the directory", &self.path(), errno);
@@ -320,9 +330,13 @@ impl Entry {
         Ok(rustix::fs::symlinkat(leads_to, &self.dir.fd, &self.name)?)
     }
 
-    /// Makes a fifo that only its owner may use; EEXIST if the name exists.
-    pub fn make_fifo(&self) -> Result<(), Errno> {
-        Ok(rustix::fs::mknodat(&self.dir.fd, &self.name, FileType::Fifo, NEW_MODE, 0)?)
+    /// Makes a fifo, a socket or a device node that only its owner may use; EEXIST if the name
+    /// exists.
+    pub fn make_node(&self, like: &Metadata) -> Result<(), Errno> {
+        let kind = FileType::from_raw_mode(like.mode());
+        let is_device = matches!(kind, FileType::BlockDevice | FileType::CharacterDevice);
+        let device = if is_device { like.rdev() } else { 0 };
+        Ok(rustix::fs::mknodat(&self.dir.fd, &self.name, kind, NEW_MODE, device)?)
     }
 
     /// Returns true if an inode is as this process made it under the name: it has no other name
@@ -465,7 +479,7 @@ mod tests {
     fn a_fifo_that_others_may_use_or_that_has_two_names_is_not_taken_for_a_new_one() {
         let directory = tempfile::tempdir().unwrap();
         let entry = Entry::of_path(&directory.path().join("fifo")).unwrap();
-        entry.make_fifo().unwrap();
+        rustix::fs::mknodat(CWD, entry.path(), FileType::Fifo, NEW_MODE, 0).unwrap();
         let is_own = || entry.is_own(&entry.look().unwrap().unwrap()).unwrap();
         assert!(is_own());
         for (mode, expected) in [(0o644, false), (0o660, false), (0o4600, false), (0o600, true)] {

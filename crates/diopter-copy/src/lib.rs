@@ -39,6 +39,7 @@ mod stop;
 mod failure;
 
 mod dir;
+mod exclude;
 pub mod image_path;
 
 mod record;
@@ -100,9 +101,10 @@ pub use check::{
     CheckOptions, Checked, Checker, Difference, DifferenceDocument, DifferenceKind, LINE_BYTES_MAX,
     ManifestLine, ParseLineError, Sum, VerifyDocument,
 };
+pub use exclude::Pattern;
 pub use failure::{FailedPlace, Failure, LackingSpace, Mismatch};
 pub use observer::{Notice, Observer, Pass};
-pub use options::{Options, Reflink, Sparse, WhenThere};
+pub use options::{Follow, Options, Reflink, Sparse, WhenThere};
 pub use preserve::{Attribute, Preserve};
 pub use report::{
     BackendReport, DepthFound, FailureReport, Report, RouteReport, VerifyReport, WayReport,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use diopter::BackendKind;
 
+use crate::exclude::Pattern;
 use crate::preserve::Preserve;
 
 /// How holes are copied.
@@ -61,6 +62,21 @@ impl WhenThere {
     }
 }
 
+/// The symbolic links among the sources that are followed. Those before the last part of a path of
+/// the command line always are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Follow {
+    /// All without [`Options::recursive`], none with it.
+    #[default]
+    Usual,
+    /// None: a link is copied as a link.
+    Never,
+    /// Those that the command line names.
+    Named,
+    /// All. A link to a directory that it is in is a failure.
+    Always,
+}
+
 /// One run of the copy engine.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -68,8 +84,16 @@ pub struct Options {
     pub sources: Vec<PathBuf>,
     /// A name, or the directory that takes the sources.
     pub target: PathBuf,
+    /// Fails if the target is not a directory.
+    pub into_directory: bool,
     /// Copies directories with their content.
     pub recursive: bool,
+    /// The links that are followed.
+    pub follow: Follow,
+    /// Names below the sources that are not copied.
+    pub exclude: Vec<Pattern>,
+    /// Makes device nodes and sockets in the target like those in a source.
+    pub nodes: bool,
     /// Attributes that a copy keeps besides the content.
     pub preserve: Preserve,
     /// Does not enter directories of other file systems.
@@ -121,7 +145,11 @@ impl Options {
         Options {
             sources: sources.into_iter().collect(),
             target: target.to_owned(),
+            into_directory: false,
             recursive: false,
+            follow: Follow::default(),
+            exclude: Vec::new(),
+            nodes: false,
             preserve: Preserve::default(),
             one_file_system: false,
             no_target_directory: false,
@@ -138,6 +166,15 @@ impl Options {
             bytes_per_second: None,
             incomplete: false,
             backend: BackendKind::default(),
+        }
+    }
+
+    /// Returns true if a link that the command line names is followed.
+    pub(super) fn follows_named(&self) -> bool {
+        match self.follow {
+            Follow::Usual => !self.recursive,
+            Follow::Never => false,
+            Follow::Named | Follow::Always => true,
         }
     }
 

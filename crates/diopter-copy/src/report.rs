@@ -34,7 +34,7 @@ pub struct Report {
     /// Directories that were made, or existed.
     #[serde(rename = "folders")]
     pub dirs: u64,
-    /// Symbolic links and fifos that were recreated.
+    /// Symbolic links, fifos, sockets and device nodes that were recreated.
     pub others: u64,
     /// Files, counted in `files`, that share their blocks with the source.
     pub reflinked: u64,

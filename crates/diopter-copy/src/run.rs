@@ -14,7 +14,7 @@ use crate::dir::{Dir, Inode};
 use crate::failure::{Failure, Step};
 use crate::objects::Objects;
 use crate::observer::{Notice, Observer};
-use crate::options::{Options, WhenThere};
+use crate::options::{Follow, Options, WhenThere};
 use crate::place::{self, Destination};
 use crate::report::Report;
 use crate::session::{self, Session, WrittenTo};
@@ -103,7 +103,7 @@ fn copy_all(session: &mut Session<'_>) -> Option<Signal> {
         Err(failure) => return session.note(Err(failure.into())),
     };
     let takes_names = into.is_some() && !options.no_target_directory;
-    let has_one_source = options.sources.len() == 1;
+    let has_one_source = options.sources.len() == 1 && !options.into_directory;
     let mut targets = BTreeSet::new();
     for source in &options.sources {
         let target = if options.no_target_directory && has_one_source {
@@ -150,6 +150,13 @@ fn copy_source(
         let remedy = "leave --no-clobber and --update out, and name a new target";
         return Err(Failure::of_rule("copying", source, cause, remedy).into());
     }
+    if has_image && (session.options.follow != Follow::Usual || !session.options.exclude.is_empty())
+    {
+        let cause = "links of an image are copied as links by -r and followed without it, and all \
+                     its names are copied";
+        let remedy = "leave -L, -P, -H and --exclude out";
+        return Err(Failure::of_rule("copying", source, cause, remedy).into());
+    }
     if let Some(done) = rados::copy(session, source, target) {
         if done.is_ok() {
             note_not_kept(session, source, "a cluster");
@@ -164,7 +171,7 @@ fn copy_source(
     }
     let options = session.options;
     let is_recursive = options.recursive;
-    let found = Inode::of_path(source, !is_recursive)
+    let found = Inode::of_path(source, options.follows_named())
         .map_err(|errno| Failure::of_errno("opening", source, errno))?;
     let kind = found.metadata().file_type();
     let refused = |cause, remedy| Err(Failure::of_rule("copying", source, cause, remedy).into());
@@ -191,7 +198,7 @@ fn copy_source(
         let found = Found { inode: &found, entry: None, path: source };
         return file::copy(session, found, destination);
     }
-    if !is_recursive {
+    if !is_recursive && !kind.is_symlink() {
         return refused(
             "it is neither a file nor a block device",
             "use -r to recreate FIFOs and symlinks; `cat` reads a file without a size",
@@ -224,8 +231,14 @@ fn target_directory(target: &Path) -> Result<Option<Rc<Dir>>, Failure> {
 
 /// Returns the bounds of the walks before the copy: they visit what is copied, and nothing else.
 fn bounds<'a>(session: &Session<'a>) -> Bounds<'a> {
-    let Options { recursive, one_file_system, .. } = *session.options;
-    Bounds { follows_links: !recursive, one_file_system, stop: session.stop() }
+    let options = session.options;
+    Bounds {
+        follows_links: options.follows_named(),
+        follows_all: options.follow == Follow::Always,
+        exclude: &options.exclude,
+        one_file_system: options.one_file_system,
+        stop: session.stop(),
+    }
 }
 
 /// Adds up the bytes of all sources, if the observer wants the total. A source that cannot be

@@ -1,4 +1,4 @@
-//! `dio cp -r`: the directories, links and fifos of a tree. Both trees are walked by descriptor:
+//! `dio cp -r`: the directories, links and nodes of a tree. Both trees are walked by descriptor:
 //! nothing outside them is read or written, whatever another process renames or replaces.
 
 use std::fs::Metadata;
@@ -12,7 +12,7 @@ use crate::batch::{Batch, Level};
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::file;
-use crate::options::WhenThere;
+use crate::options::{Follow, WhenThere};
 use crate::place::Destination;
 use crate::preserve;
 use crate::session::Session;
@@ -44,7 +44,9 @@ pub fn copy(session: &mut Session<'_>, source: Rc<Dir>, destination: Destination
         Destination::Named(entry) | Destination::Inside(entry) => Rc::clone(&entry.dir),
         Destination::Itself(dir) => Rc::clone(dir),
     };
-    let mut tree = Tree { session, walk: Walk::default(), levels: Vec::new(), batch: Batch::new() };
+    let options = session.options;
+    let walk = Walk::of_names(options.follow == Follow::Always, &options.exclude);
+    let mut tree = Tree { session, walk, levels: Vec::new(), batch: Batch::new() };
     tree.enter(source, destination)?;
     let mut ended = None;
     while let Some(event) = tree.walk.step() {
@@ -96,7 +98,7 @@ impl Tree<'_, '_> {
         let destination = Destination::Inside(target.clone());
         let metadata = inode.metadata();
         if metadata.is_dir() {
-            self.enter(entry.open_dir()?, destination)
+            self.enter(self.walk.open_dir(entry, inode)?, destination)
         } else if leave_out(self.session, inode, || entry.path()) {
             Ok(())
         } else if keeps(self.session, level, &destination, metadata)? {
@@ -214,7 +216,7 @@ fn stays(when: WhenThere, target: &Metadata, source: &Metadata) -> bool {
     !target.is_dir() && !is_replaced_link && when.keeps(target, source)
 }
 
-/// Makes a symbolic link like the source, or a fifo.
+/// Makes a symbolic link like the source, a fifo or, as the options say, a socket or a device node.
 pub fn copy_other(
     session: &mut Session<'_>,
     source: &Inode,
@@ -222,8 +224,9 @@ pub fn copy_other(
     destination: Destination,
 ) -> Step<()> {
     let kind = source.metadata().file_type();
-    if !kind.is_symlink() && !kind.is_fifo() {
-        let (cause, remedy) = ("it is a device or a socket", "make it with mknod or mkfifo");
+    if !kind.is_symlink() && !kind.is_fifo() && !session.options.nodes {
+        let cause = "it is a device or a socket";
+        let remedy = "use -a to make a node like it, or leave it out with --exclude";
         return Err(Failure::of_rule("copying", path, cause, remedy).into());
     }
     let in_the_way =
@@ -260,7 +263,7 @@ pub fn copy_other(
     Ok(session.flush_dir(&target.dir)?)
 }
 
-/// Gives a link or a fifo its attributes, and then the name of the target.
+/// Gives a link or a node its attributes, and then the name of the target.
 fn name_other(
     session: &Session<'_>,
     source: &Inode,
@@ -280,7 +283,7 @@ fn name_other(
     if target.is(made.id()) { Ok(()) } else { Err(replaced(target)) }
 }
 
-/// Makes a link or a fifo under a name that nothing has, and holds it.
+/// Makes a link or a node under a name that nothing has, and holds it.
 fn make_other(source: &Inode, path: &Path, name: &Entry) -> Result<Inode, Failure> {
     let failed = |errno: Errno| Failure::of_errno("making", &name.path(), errno);
     let leads_to = match source.metadata().is_symlink() {
@@ -289,15 +292,25 @@ fn make_other(source: &Inode, path: &Path, name: &Entry) -> Result<Inode, Failur
     };
     let leads_to = leads_to.transpose();
     let leads_to = leads_to.map_err(|errno| Failure::of_errno("reading the link", path, errno))?;
+    let like = source.metadata();
+    let is_device = like.file_type().is_block_device() || like.file_type().is_char_device();
     match &leads_to {
         Some(leads_to) => name.make_link(leads_to),
-        None => name.make_fifo(),
+        None => name.make_node(like),
     }
-    .map_err(failed)?;
+    .map_err(|errno| match errno {
+        Errno::EPERM if is_device => {
+            let cause = "only a process with CAP_MKNOD may make a device node";
+            let remedy = "copy as root, or leave it out with --exclude";
+            Failure::of_rule("copying", path, cause, remedy)
+        }
+        _ => failed(errno),
+    })?;
     // symlinkat(2) and mknodat(2) return no descriptor. What was moved to the name since must not
     // get the attributes of the copy.
     let made = name.look()?.ok_or_else(|| replaced(name))?;
-    let is_alike = made.metadata().file_type() == source.metadata().file_type()
+    let is_alike = made.metadata().file_type() == like.file_type()
+        && (!is_device || made.metadata().rdev() == like.rdev())
         && leads_to.is_none_or(|leads_to| made.link_target() == Ok(leads_to));
     if is_alike && name.is_own(&made).map_err(failed)? { Ok(made) } else { Err(replaced(name)) }
 }

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use diopter::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::dir::{Dir, Entry, Inode};
+use crate::dir::{Dir, Entry, FileId, Inode};
+use crate::exclude::{Excluded, Match, Pattern};
 use crate::failure::Failure;
 use crate::source::Found;
 use crate::stop::StopFlag;
@@ -20,6 +21,11 @@ pub struct Walk {
     levels: Vec<Level>,
     /// Each directory is read whole, and its names are in the order of their bytes.
     is_sorted: bool,
+    /// Links are followed.
+    follows: bool,
+    excluded: Excluded,
+    /// The name that was found last, which is the name of the directory that is entered next.
+    last: OsString,
 }
 
 #[derive(Debug)]
@@ -28,6 +34,8 @@ struct Level {
     names: VecDeque<OsString>,
     /// True if no more names can be read.
     is_broken: bool,
+    /// See [`Excluded::enter`].
+    outside: usize,
 }
 
 /// One step of a walk.
@@ -47,29 +55,78 @@ impl Walk {
         Walk { is_sorted: true, ..Walk::default() }
     }
 
-    /// Goes into a directory next.
+    /// Returns a walk that follows links, or does not, and leaves names out.
+    pub fn of_names(follows: bool, patterns: &[Pattern]) -> Walk {
+        Walk { follows, excluded: Excluded::new(patterns), ..Walk::default() }
+    }
+
+    /// Goes into a directory next: the first one, or that of the name that was found last.
     pub fn enter(&mut self, dir: Rc<Dir>) {
-        self.levels.push(Level { dir, names: VecDeque::new(), is_broken: false });
+        let outside = self.excluded.enter(&self.last);
+        self.levels.push(Level { dir, names: VecDeque::new(), is_broken: false, outside });
+    }
+
+    /// Opens a directory that was found; fails if a link led to a directory that the walk is in.
+    pub fn open_dir(&self, entry: &Entry, inode: &Inode) -> Result<Rc<Dir>, Failure> {
+        if !self.follows {
+            return entry.open_dir();
+        }
+        if self.is_in(inode.id()) {
+            let cause = "a symbolic link leads to a directory that it is in";
+            let remedy = "leave the link out with --exclude, or leave -L out";
+            return Err(Failure::of_rule("copying", &entry.path(), cause, remedy));
+        }
+        entry.open_dir_of(inode)
+    }
+
+    fn is_in(&self, id: FileId) -> bool {
+        self.levels.iter().any(|level| level.dir.id() == id)
     }
 
     /// Returns the next step; `None` when every directory is left.
     pub fn step(&mut self) -> Option<Event> {
-        let level = self.levels.last_mut()?;
-        if level.names.is_empty()
-            && !level.is_broken
-            && let Err(errno) = level.read(self.is_sorted)
-        {
-            level.is_broken = true;
-            let path = level.dir.path();
-            let failure = Failure::of_errno("reading the directory", &path, errno);
-            return Some(Event::Failed(failure));
+        loop {
+            let event = self.next()?;
+            let Event::Found(entry, inode) = &event else { return Some(event) };
+            let is_dir = inode.metadata().is_dir();
+            if is_dir && self.excluded.of(&entry.name) == Match::IfDirectory {
+                continue;
+            }
+            if is_dir && !self.excluded.is_empty() {
+                self.last.clone_from(&entry.name);
+            }
+            return Some(event);
         }
-        let Some(name) = level.names.pop_front() else {
-            self.levels.pop();
-            return Some(Event::Left);
+    }
+
+    /// As [`step`](Walk::step), with the directories that only a pattern of directories matches.
+    fn next(&mut self) -> Option<Event> {
+        let level = self.levels.last_mut()?;
+        let name = loop {
+            if level.names.is_empty()
+                && !level.is_broken
+                && let Err(errno) = level.read(self.is_sorted)
+            {
+                level.is_broken = true;
+                let path = level.dir.path();
+                let failure = Failure::of_errno("reading the directory", &path, errno);
+                return Some(Event::Failed(failure));
+            }
+            let Some(name) = level.names.pop_front() else {
+                self.excluded.leave(level.outside);
+                self.levels.pop();
+                return Some(Event::Left);
+            };
+            if self.excluded.of(&name) != Match::Excluded {
+                break name;
+            }
         };
         let entry = Entry { dir: Rc::clone(&level.dir), name };
-        Some(match entry.look() {
+        let found = match (entry.look(), self.follows) {
+            (Ok(Some(link)), true) if link.metadata().is_symlink() => follow(&entry).map(Some),
+            (found, _) => found,
+        };
+        Some(match found {
             Ok(Some(inode)) => Event::Found(entry, inode),
             Ok(None) => {
                 let cause = "it was removed while its directory was read";
@@ -79,6 +136,11 @@ impl Walk {
             Err(failure) => Event::Failed(failure),
         })
     }
+}
+
+/// Looks up what a link leads to.
+fn follow(link: &Entry) -> Result<Inode, Failure> {
+    link.follow().map_err(|errno| Failure::of_errno("following the link", &link.path(), errno))
 }
 
 impl Level {
@@ -104,10 +166,22 @@ impl Level {
 pub struct Bounds<'a> {
     /// True if the path itself may be a link, which is followed.
     pub follows_links: bool,
+    /// True if links below it are followed.
+    pub follows_all: bool,
+    /// Names below it that are left out.
+    pub exclude: &'a [Pattern],
     /// Directories of other file systems are not entered.
     pub one_file_system: bool,
     /// Ends the walk.
     pub stop: &'a StopFlag,
+}
+
+impl<'a> Bounds<'a> {
+    /// Returns the bounds of a walk over everything below a path, which may be a link.
+    pub fn of_all(stop: &'a StopFlag) -> Bounds<'a> {
+        let (follows_links, follows_all, one_file_system) = (true, false, false);
+        Bounds { follows_links, follows_all, exclude: &[], one_file_system, stop }
+    }
 }
 
 /// Visits everything at and below a path but directories. A name that cannot be opened is left out:
@@ -117,7 +191,7 @@ pub fn visit_files(path: &Path, bounds: Bounds<'_>, mut visit: impl FnMut(Found<
     if !root.metadata().is_dir() {
         return visit(Found { inode: &root, entry: None, path });
     }
-    let mut walk = Walk::default();
+    let mut walk = Walk::of_names(bounds.follows_all, bounds.exclude);
     if let Ok(dir) = Dir::open(path) {
         walk.enter(dir);
     }
@@ -129,7 +203,7 @@ pub fn visit_files(path: &Path, bounds: Bounds<'_>, mut visit: impl FnMut(Found<
             visit(Found { inode: &inode, entry: Some(&entry), path: &entry.path() });
         } else if bounds.one_file_system && inode.id().0 != root.id().0 {
             // A mount point: the files below it are not copied.
-        } else if let Ok(dir) = entry.open_dir() {
+        } else if let Ok(dir) = walk.open_dir(&entry, &inode) {
             walk.enter(dir);
         }
     }
@@ -158,8 +232,8 @@ mod tests {
         std::fs::write(deep.join("last"), "").unwrap();
         std::os::unix::fs::symlink("/", deep.join("link")).unwrap();
         let mut found = Vec::new();
-        let bounds =
-            Bounds { follows_links: true, one_file_system: false, stop: &StopFlag::default() };
+        let stop = StopFlag::default();
+        let bounds = Bounds::of_all(&stop);
         visit_files(root.path(), bounds, |one| found.push(one.path.to_owned()));
         assert_eq!(found.len(), wide + 2, "and a link is not followed");
         assert!(found.contains(&deep.join("last")) && found.contains(&deep.join("link")));

@@ -109,6 +109,7 @@ impl CpArguments {
         let mut options = diopter_copy::Options::new([self.source.clone()], &self.target);
         options.recursive = true;
         options.preserve = Preserve::new(&kept, &[]);
+        options.nodes = self.archive;
         options.one_file_system = self.one_file_system;
         options.no_target_directory = self.no_target_directory;
         options.resume = self.resume;

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 
 use diopter::engine::{BoundaryPolicy, CompletionPolicy, MergePolicy, SubmitPolicy};
 use diopter::{Policies, Preset};
+use diopter_copy::Pattern;
 
 use super::bench::{BenchArgs, BenchRoundArgs};
 use super::check::{SumArgs, VerifyArgs};
@@ -148,7 +149,7 @@ pub enum Command {
 /// directory: the target's name always has the complete old or the complete new content. Holes are
 /// kept; mode, times, ownership and extended attributes with -a or --preserve, as cp does.
 ///
-/// Below a directory on the command line, symbolic links are not followed, neither in SRC nor in
+/// Below a directory on the command line, symbolic links are not followed, in SRC without -L and in
 /// DST: a link is copied as a link, and a link that has a file's name is replaced.
 ///
 /// Striped files are read and written as any file. To replace one, new objects are written next to
@@ -165,7 +166,7 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(
     after_long_help = format!("{EXAMPLES_CP}\n\n{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}"),
-    override_usage = "dio cp [OPTIONS] <SRC>... <DST>"
+    override_usage = "dio cp [OPTIONS] <SRC>... <DST>\n       dio cp [OPTIONS] -t <DIR> <SRC>..."
 )]
 pub struct CpArgs {
     /// SRC: files, striped files, block devices, IMAGE::/PATH or, with -r, directories to copy.
@@ -178,9 +179,29 @@ pub struct CpArgs {
     /// Copy directories recursively
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// Same as -r --preserve=all
+    /// Same as -r --preserve=all; makes device nodes and sockets like those in a source, too
     #[arg(short, long)]
     pub archive: bool,
+    /// Follow every symbolic link in the sources
+    ///
+    /// Without -r, this is the default. With it, a link to a directory that it is in is an error.
+    #[arg(short = 'L', long, conflicts_with = "striped",
+          overrides_with_all = ["no_dereference", "dereference_named"])]
+    pub dereference: bool,
+    /// Copy symbolic links as links; the default with -r
+    #[arg(short = 'P', long, overrides_with_all = ["dereference", "dereference_named"])]
+    pub no_dereference: bool,
+    /// Follow the symbolic links that are named as SRC, and no others
+    #[arg(short = 'H', overrides_with_all = ["dereference", "no_dereference"])]
+    pub dereference_named: bool,
+    /// Leave out names below SRC that match this pattern; repeatable
+    ///
+    /// A pattern without a slash is compared with the last part of a name, at any depth; one with a
+    /// slash with the path below SRC. `*` and `?` match no slash, `**` does; `[a-z]`, `{a,b}` and
+    /// `\` are as in a shell. With a slash at its end it matches directories only. SRC itself is
+    /// never left out.
+    #[arg(long, value_name = "PATTERN", value_parser = values::pattern)]
+    pub exclude: Vec<Pattern>,
     /// Preserve these attributes; without LIST, mode, ownership and timestamps
     ///
     /// Without it, a copy belongs to the user who makes it, has the permissions of the source minus
@@ -200,6 +221,9 @@ pub struct CpArgs {
     /// their contents
     #[arg(short = 'x', long)]
     pub one_file_system: bool,
+    /// Copy all SRC into this directory, which exists
+    #[arg(short = 't', long, value_name = "DIR", conflicts_with = "no_target_directory")]
+    pub target_directory: Option<PathBuf>,
     /// Treat DST as the name of the copy, even if it is a directory
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,
@@ -409,7 +433,7 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     let matches = command.try_get_matches_from_mut(words);
     let matches = matches.map_err(|error| improved(error, &mut command, words))?;
     let cli = Cli::from_arg_matches(&matches)?;
-    if let Command::Cp(CpArgs { names, .. }) = &cli.command
+    if let Command::Cp(CpArgs { names, target_directory: None, .. }) = &cli.command
         && let [source] = names.as_slice()
     {
         let message = format!("missing destination after '{}'", source.display());

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use diopter::BackendKind;
 
-use diopter_copy::{Attribute, Options, Preserve, WhenThere};
+use diopter_copy::{Attribute, Follow, Options, Preserve, WhenThere};
 
 use super::definitions::{CommonArgs, CpArgs};
 use super::values::{BackendName, BytesProgress, ColorWhen};
@@ -107,10 +107,21 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
     let kept: Vec<Attribute> = kept.chain(all).chain(usual).collect();
     let left_out: Vec<Attribute> = cp.no_preserve.into_iter().map(Attribute::from).collect();
     let mut sources = cp.names;
-    let target = sources.pop().expect("one name is refused where it is parsed");
+    let into_directory = cp.target_directory.is_some();
+    let target = cp.target_directory.or_else(|| sources.pop());
+    let target = target.expect("one name is refused where it is parsed");
     let copy = Options {
         sources,
         target,
+        into_directory,
+        follow: match (cp.dereference, cp.no_dereference, cp.dereference_named) {
+            (true, ..) => Follow::Always,
+            (_, true, _) => Follow::Never,
+            (_, _, true) => Follow::Named,
+            _ => Follow::Usual,
+        },
+        exclude: cp.exclude,
+        nodes: cp.archive,
         recursive: cp.recursive || cp.archive,
         preserve: Preserve::new(&kept, &left_out),
         one_file_system: cp.one_file_system,

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use diopter_copy::{Attribute, Reflink, Sparse};
+use diopter_copy::{Attribute, Pattern, Reflink, Sparse};
 
 use diopter_bench::document::ReadWrite;
 use diopter_bench::fio::units;
@@ -252,6 +252,11 @@ pub fn positive_size(text: &str) -> Result<u64, String> {
         0 => Err("a limit of 0 allows nothing; write 1 or more".to_owned()),
         bytes => Ok(bytes),
     }
+}
+
+/// Parses a pattern of names.
+pub fn pattern(text: &str) -> Result<Pattern, String> {
+    text.parse().map_err(|why| format!("{why}; quote `*`, `?`, `[` and `{{` with a backslash"))
 }
 
 /// Parses fio's names of I/O patterns.

@@ -123,7 +123,7 @@ fn summary(options: &CpOptions, report: &Report) -> String {
     let parts = [
         Some(format!("{} {}", report.files, if report.files == 1 { "file" } else { "files" })),
         counted(report.dirs, "directory", "directories"),
-        counted(report.others, "link or fifo", "links and fifos"),
+        counted(report.others, "link or node", "links and nodes"),
         counted(report.links, "hard link", "hard links"),
         counted(report.skipped, "skipped", "skipped"),
         counted(failed, "failed", "failed"),

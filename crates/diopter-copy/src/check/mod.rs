@@ -190,7 +190,7 @@ impl<'a> Checker<'a> {
                 continue;
             }
             bytes = bytes.saturating_add(image::bytes_of(name));
-            let bounds = Bounds { follows_links: true, one_file_system: false, stop: self.stop };
+            let bounds = Bounds::of_all(self.stop);
             walk::visit_files(name, bounds, |one| {
                 let found = one.inode.metadata();
                 if found.is_file() {

@@ -417,8 +417,8 @@ mod tests {
         let (dir, source, target) = directory();
         let usual = usual_path(&target);
         let fifo = |path: &Path| {
-            let name = Entry::of_path(path).unwrap();
-            name.make_fifo().unwrap();
+            let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+            rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
         };
         let makers: [&dyn Fn(&Path); 5] = [
             &|path| std::fs::write(path, b"precious").unwrap(),

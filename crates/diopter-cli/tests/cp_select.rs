@@ -1,0 +1,275 @@
+//! `dio cp`: what of a tree is copied, and how: links that are followed, names that are left out,
+//! nodes; and the directory that takes the copies.
+
+mod cp_support;
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use cp_support::*;
+use rustix::fs::{CWD, FileType, Mode, makedev};
+
+fn gnu(options: &[&str], source: &Path, target: &Path) -> Output {
+    Command::new("cp").args(options).arg(source).arg(target).output().unwrap()
+}
+
+/// Every path below a directory, with its kind and the content of a file or a link.
+fn picture(root: &Path) -> Vec<(PathBuf, String)> {
+    let each = walkdir::WalkDir::new(root).sort_by_file_name().into_iter().map(|entry| {
+        let entry = entry.unwrap();
+        let kind = entry.file_type();
+        let what = if kind.is_file() {
+            format!("file {}", fs::read_to_string(entry.path()).unwrap())
+        } else if kind.is_symlink() {
+            format!("link {:?}", fs::read_link(entry.path()).unwrap())
+        } else if kind.is_dir() {
+            "directory".to_owned()
+        } else {
+            format!("{kind:?} {}", entry.metadata().unwrap().rdev())
+        };
+        (entry.path().strip_prefix(root).unwrap().to_owned(), what)
+    });
+    each.collect()
+}
+
+/// A tree with links of every kind but dead ones and loops.
+fn linked(root: &Path) {
+    fs::create_dir_all(root.join("source/deep/er")).unwrap();
+    fs::create_dir_all(root.join("outside/inner")).unwrap();
+    fs::write(root.join("outside/inner/far"), "far").unwrap();
+    fs::write(root.join("source/deep/er/near"), "near").unwrap();
+    symlink("er/near", root.join("source/deep/file")).unwrap();
+    symlink("../../outside", root.join("source/deep/out")).unwrap();
+    symlink("deep/er", root.join("source/twice")).unwrap();
+    symlink("source", root.join("named")).unwrap();
+}
+
+#[test]
+fn links_are_followed_as_with_cp() {
+    let dir = dir();
+    linked(dir.path());
+    let rows: [&[&str]; 10] = [
+        &["-r"],
+        &["-rL"],
+        &["-rP"],
+        &["-rH"],
+        &["-a"],
+        &["-aL"],
+        &["-r", "--dereference"],
+        &["-rL", "--no-dereference"],
+        &["-rP", "-H"],
+        &["-rH", "-L"],
+    ];
+    for (number, options) in rows.into_iter().enumerate() {
+        for source in ["source", "named"] {
+            let at = |who: &str| dir.path().join(format!("{who}{number}{source}"));
+            let source = dir.path().join(source);
+            cp_well(options, &source, &at("ours"));
+            assert!(gnu(options, &source, &at("theirs")).status.success());
+            assert_eq!(picture(&at("ours")), picture(&at("theirs")), "{options:?} {source:?}");
+        }
+    }
+    let file = dir.path().join("source/deep/file");
+    for (options, is_link) in
+        [(&["-P"][..], true), (&["-L"], false), (&["-H"], false), (&[], false)]
+    {
+        let target = dir.path().join("one");
+        cp_well(options, &file, &target);
+        assert_eq!(target.is_symlink(), is_link, "{options:?}");
+        fs::remove_file(target).unwrap();
+    }
+}
+
+#[test]
+fn a_link_to_a_directory_that_it_is_in_is_reported_and_the_rest_is_copied() {
+    let dir = dir();
+    let source = dir.path().join("source");
+    fs::create_dir_all(source.join("a/b")).unwrap();
+    fs::write(source.join("a/b/file"), "content").unwrap();
+    for (link, leads_to) in
+        [("a/here", "."), ("a/b/up", ".."), ("a/b/root", "../.."), ("self", "self"), ("dead", "no")]
+    {
+        symlink(leads_to, source.join(link)).unwrap();
+    }
+    // Through the parent the tree and its copy are met again.
+    symlink(dir.path(), source.join("a/parent")).unwrap();
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    let output = cp(&["-rL"], &source, &ours);
+    let text = message(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    for (name, why) in [
+        ("a/here", "leads to a directory that it is in"),
+        ("a/b/up", "leads to a directory that it is in"),
+        ("a/b/root", "leads to a directory that it is in"),
+        ("a/parent/source", "leads to a directory that it is in"),
+        ("a/parent/ours", "came to be in the source"),
+        ("self", "symbolic links"),
+        ("dead", "No such file"),
+    ] {
+        let is_it = |line: &str| line.contains(&format!("{name}:")) && line.contains(why);
+        assert!(text.lines().any(is_it), "{name}: {why}: {text}");
+    }
+    assert_eq!(fs::read_to_string(ours.join("a/b/file")).unwrap(), "content");
+    assert!(!ours.join("a/here").exists() && !ours.join("dead").exists());
+    assert!(!ours.join("a/parent/source").exists() && !ours.join("a/parent/ours").exists());
+    fs::remove_dir_all(&ours).unwrap();
+    fs::remove_file(source.join("a/parent")).unwrap();
+    let ours = cp(&["-rL"], &source, &ours).status.code().map(|_| picture(&ours));
+    assert_eq!(gnu(&["-rL"], &source, &theirs).status.code(), Some(1));
+    assert_eq!(ours.unwrap(), picture(&theirs));
+}
+
+#[test]
+fn a_link_in_the_target_is_not_followed_whatever_is_followed_in_the_source() {
+    let dir = dir();
+    linked(dir.path());
+    let (target, victim) = (dir.path().join("target"), dir.path().join("victim"));
+    fs::create_dir_all(target.join("deep")).unwrap();
+    fs::write(&victim, "victim").unwrap();
+    symlink("../../victim", target.join("deep/file")).unwrap();
+    symlink("../../outside", target.join("deep/out")).unwrap();
+    let output = cp(&["-rLT"], &dir.path().join("source"), &target);
+    assert_refused(&output, &["deep/out", "not a directory"]);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "victim");
+    assert_eq!(fs::read_to_string(target.join("deep/file")).unwrap(), "near");
+    assert!(!target.join("deep/file").is_symlink());
+}
+
+#[test]
+fn names_that_match_a_pattern_are_left_out_and_the_source_is_not() {
+    let dir = dir();
+    let source = dir.path().join("x.o");
+    fs::create_dir_all(source.join("build/x")).unwrap();
+    fs::create_dir_all(source.join("lib/build")).unwrap();
+    for name in ["a.o", "a.c", "build/b.c", "build/x/c.c", "lib/build/d.c", "lib/a.o", "lib/b"] {
+        fs::write(source.join(name), "").unwrap();
+    }
+    fs::write(source.join(std::ffi::OsStr::from_bytes(b"lib/\xff.o")), "").unwrap();
+    let rows: [(&[&str], &[&str]); 6] = [
+        (
+            &["--exclude=*.o"],
+            &[
+                "a.c",
+                "build",
+                "build/b.c",
+                "build/x",
+                "build/x/c.c",
+                "lib",
+                "lib/b",
+                "lib/build",
+                "lib/build/d.c",
+            ],
+        ),
+        (&["--exclude=build", "--exclude=*.o"], &["a.c", "lib", "lib/b"]),
+        (
+            &["--exclude=/build/", "--exclude=*.o", "--exclude=b/"],
+            &["a.c", "lib", "lib/b", "lib/build", "lib/build/d.c"],
+        ),
+        (
+            &["--exclude", "*/build", "--exclude=**/*.o", "--exclude=build/*/"],
+            &["a.c", "build", "build/b.c", "lib", "lib/b"],
+        ),
+        (&["--exclude=*"], &[]),
+        (&["--exclude=lib/**", "--exclude=[!l]*"], &["lib"]),
+    ];
+    for (options, expected) in rows {
+        let target = dir.path().join("target");
+        cp_well(&[&["-r"], options].concat(), &source, &target);
+        let found: Vec<PathBuf> = picture(&target).into_iter().map(|(path, _)| path).collect();
+        let expected: Vec<&Path> = [""].iter().chain(expected).map(Path::new).collect();
+        assert_eq!(found, expected, "{options:?}");
+        fs::remove_dir_all(target).unwrap();
+    }
+    let output = cp(&["-r", "--exclude=[a"], &source, &dir.path().join("target"));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(message(&output).contains("invalid value '[a' for '--exclude"), "{}", message(&output));
+    assert!(!dir.path().join("target").exists());
+}
+
+#[test]
+fn a_directory_takes_all_sources_and_has_to_exist() {
+    let dir = dir();
+    let [one, two, into, none] = ["one", "two", "into", "none"].map(|name| dir.path().join(name));
+    fs::write(&one, "1").unwrap();
+    fs::write(&two, "2").unwrap();
+    fs::create_dir(&into).unwrap();
+    let to =
+        |into: &Path, sources: &[&Path]| dio().arg("-t").arg(into).args(sources).output().unwrap();
+    assert!(to(&into, &[&one]).status.success());
+    assert!(to(&into, &[&one, &two]).status.success());
+    assert_eq!(names(&into), ["one", "two"]);
+    assert_refused(&to(&none, &[&one]), &["none", "not a directory"]);
+    assert_refused(&to(&two, &[&one]), &["two", "not a directory"]);
+    assert_eq!(fs::read_to_string(&two).unwrap(), "2");
+    let both = dio().args(["-T", "-t"]).args([&into, &one]).output().unwrap();
+    assert_eq!(both.status.code(), Some(2), "{}", message(&both));
+    let long = format!("--target-directory={}", into.display());
+    assert!(dio().arg(&long).arg(&two).output().unwrap().status.success());
+}
+
+#[test]
+fn nodes_are_made_like_those_of_the_source() {
+    let dir = dir();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let _listener = UnixListener::bind(source.join("socket")).unwrap();
+    let mode = Mode::from_bits_truncate(0o640);
+    rustix::fs::mknodat(CWD, source.join("fifo"), FileType::Fifo, mode, 0).unwrap();
+    let devices = [
+        ("null", FileType::CharacterDevice, makedev(1, 3)),
+        ("disk", FileType::BlockDevice, makedev(7, 200)),
+    ];
+    let has_devices = is_root()
+        && devices.iter().all(|(name, kind, device)| {
+            rustix::fs::mknodat(CWD, source.join(name), *kind, mode, *device).is_ok()
+        });
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    let refused = cp(&["-r"], &source, &dir.path().join("refused"));
+    let text = message(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    assert!(text.contains("source/socket: it is a device or a socket; use -a"), "{text}");
+    let report = cp_report(&["-a"], &source, &ours);
+    assert!(gnu(&["-a"], &source, &theirs).status.success());
+    assert_eq!(picture(&ours), picture(&theirs));
+    let nodes = if has_devices { 4 } else { 2 };
+    assert_eq!(report["others"], nodes);
+    for name in fs::read_dir(&source).unwrap().map(|entry| entry.unwrap().file_name()) {
+        let [one, other] = [&ours, &source].map(|at| fs::metadata(at.join(&name)).unwrap());
+        assert_eq!(
+            (one.mode(), one.mtime(), one.uid()),
+            (other.mode(), other.mtime(), other.uid())
+        );
+    }
+    // An existing node is replaced, and not opened or written to.
+    fs::write(ours.join("fifo.new"), "").unwrap();
+    fs::rename(ours.join("fifo.new"), ours.join("fifo")).unwrap();
+    cp_well(&["-aT"], &source, &ours);
+    assert!(fs::metadata(ours.join("fifo")).unwrap().file_type().is_fifo());
+    if !has_devices {
+        skip(Capability::Root, "device nodes cannot be made");
+    }
+}
+
+#[test]
+fn without_the_privilege_a_device_node_is_refused_and_the_rest_is_copied() {
+    let dir = dir();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), "content").unwrap();
+    let (kind, device) = (FileType::CharacterDevice, makedev(1, 3));
+    let null = source.join("null");
+    if !is_root() || rustix::fs::mknodat(CWD, &null, kind, Mode::RUSR, device).is_err() {
+        skip(Capability::Root, "device nodes cannot be made");
+        return;
+    }
+    let target = dir.path().join("target");
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-mknod", "--inh-caps=-mknod", env!("CARGO_BIN_EXE_dio"), "cp"]);
+    let output = command.arg("-a").args([&source, &target]).output().unwrap();
+    assert_refused(&output, &["null", "CAP_MKNOD", "--exclude"]);
+    assert_eq!(names(&target), ["file"]);
+}
