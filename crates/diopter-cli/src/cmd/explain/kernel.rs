@@ -23,7 +23,8 @@ pub struct Kernel {
     pub release: String,
     /// True for the running kernel.
     pub is_running: bool,
-    /// The file system that serves the request; `raw` for a device, empty if unknown.
+    /// The file system that serves the request; `raw` for a device, empty if unknown, or not the
+    /// same for all objects of a striped file.
     pub file_system: String,
     /// Where the completion runs if the request is queued: by io_uring or Linux AIO.
     pub queued: KernelCompletion,
@@ -44,7 +45,7 @@ pub struct Kernel {
 }
 
 /// A place, and why.
-#[derive(Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct KernelCompletion {
     /// `task`, `interrupt`, `worker` or `unknown`.
     pub context: &'static str,
@@ -72,72 +73,118 @@ pub fn of(explained: &Explained<'_>, extents: Option<&[DeviceExtent]>) -> Kernel
     let release = args.kernel.clone().unwrap_or_else(|| running.clone());
     let is_running = release == running;
     // The bytes of a striped file are on the devices of its objects.
-    let devices: Vec<_> = match explained.file.striping() {
-        Some(_) => explained.file.object_descriptors().filter_map(device_of).collect(),
-        None => device_of(explained.file.as_fd()).into_iter().collect(),
+    let mut devices: Vec<Option<Device>> = match explained.file.striping() {
+        Some(_) => explained.file.object_descriptors().map(device_of).collect(),
+        None => vec![device_of(explained.file.as_fd())],
     };
-    let device = devices.first().copied();
-    let numbers = device.map(|(_, number)| (rustix::fs::major(number), rustix::fs::minor(number)));
-    let file_system = match (device, numbers) {
-        (Some((true, _)), _) => "raw".to_owned(),
-        (_, Some((major, minor))) => predict::file_system_of(major, minor),
-        _ => String::new(),
-    };
+    devices.sort_unstable();
+    devices.dedup();
     let is_plain = explained.file.striping().is_none() && explained.inside.is_none();
     let is_write = args.operation == Operation::Write;
     let size = explained.file.size().ok();
     let end = args.offset.saturating_add(args.length);
-    let facts = RequestFacts {
-        version: predict::version_of(&release),
-        file_system: &file_system,
-        is_write,
-        is_queued: true,
-        is_extending: size.filter(|_| is_plain).map(|size| end > size),
-        is_unwritten: extents.filter(|_| is_plain).map(changes_metadata),
-        has_cached_pages: is_plain.then(|| has_cached_pages(explained, size)).flatten(),
-        is_dsync: false,
-        needs_flush: numbers.and_then(|(major, minor)| predict::needs_flush(major, minor)),
-    };
-    let at = |facts: RequestFacts<'_>| {
-        let (place, why) = predict::context(&facts);
-        KernelCompletion { context: place.name(), why }
-    };
-    let waited = at(RequestFacts { is_queued: false, ..facts });
-    let queued = if explained.plan.bios.is_empty() { WITHOUT_BIO } else { at(facts) };
-    let queues = devices.iter().map(|(_, number)| BlockQueue::of_device(*number));
-    let (sizes, segments): (Vec<_>, Vec<_>) =
-        queues.map(|queue| queue.map_or((None, None), limits_of)).unzip();
+    let has_cached_pages = is_plain.then(|| has_cached_pages(explained, size)).flatten();
+    let contexts = devices.iter().map(|device| {
+        let file_system = file_system_of(*device);
+        let facts = RequestFacts {
+            version: predict::version_of(&release),
+            file_system: &file_system,
+            is_write,
+            is_queued: true,
+            is_extending: size.filter(|_| is_plain).map(|size| end > size),
+            is_unwritten: extents.filter(|_| is_plain).map(changes_metadata),
+            has_cached_pages,
+            is_dsync: false,
+            needs_flush: device.and_then(|device| {
+                let (major, minor) = device.numbers();
+                predict::needs_flush(major, minor)
+            }),
+        };
+        let at = |facts: RequestFacts<'_>| {
+            let (place, why) = predict::context(&facts);
+            KernelCompletion { context: place.name(), why }
+        };
+        let waited = at(RequestFacts { is_queued: false, ..facts });
+        (at(facts), waited, file_system)
+    });
+    let (queued, (waited, file_systems)): (Vec<_>, (Vec<_>, Vec<_>)) =
+        contexts.map(|(queued, waited, system)| (queued, (waited, system))).unzip();
+    let queued = if explained.plan.bios.is_empty() { WITHOUT_BIO } else { agreed(&queued) };
+    let queue = |device: &Option<Device>| BlockQueue::of_device(device.as_ref()?.number);
+    let (bytes_max, segments_max) = limits(devices.iter().map(queue));
     let direct = || explained.plan.bios.iter().filter(|bio| bio.way != "buffered");
     Kernel {
         is_running,
         queued,
-        waited,
+        waited: agreed(&waited),
         device_requests_min: direct().map(|bio| bio.device_requests_min).sum(),
         device_requests_max: direct().map(|bio| bio.device_requests_max).sum(),
-        bytes_max: common(&sizes),
-        segments_max: common(&segments),
-        page_cache: page_cache(explained, is_running, facts.has_cached_pages),
+        bytes_max,
+        segments_max,
+        page_cache: page_cache(explained, is_running, has_cached_pages),
         release,
-        file_system,
+        file_system: common(&file_systems).cloned().unwrap_or_default(),
     }
 }
 
-/// Returns true for a block device, and the number of the device that has the bytes.
-fn device_of(fd: BorrowedFd<'_>) -> Option<(bool, u64)> {
+/// The device that has the bytes of a file or a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Device {
+    number: u64,
+    /// True if the bytes are those of the device, and of no file on it.
+    is_raw: bool,
+}
+
+impl Device {
+    fn numbers(self) -> (u32, u32) {
+        (rustix::fs::major(self.number), rustix::fs::minor(self.number))
+    }
+}
+
+/// Returns the device of a file; `None` if it is not known.
+fn device_of(fd: BorrowedFd<'_>) -> Option<Device> {
     let found = rustix::fs::fstat(fd).ok()?;
-    let is_device = rustix::fs::FileType::from_raw_mode(found.st_mode).is_block_device();
-    Some((is_device, if is_device { found.st_rdev } else { found.st_dev }))
+    let is_raw = rustix::fs::FileType::from_raw_mode(found.st_mode).is_block_device();
+    Some(Device { number: if is_raw { found.st_rdev } else { found.st_dev }, is_raw })
 }
 
-/// Returns the largest bytes and the most segments of a request of a device.
-fn limits_of(queue: BlockQueue) -> (Option<u64>, Option<u64>) {
-    (queue.max_sectors_kb.and_then(|kib| kib.checked_mul(1024)), queue.max_segments)
+/// Returns the file system on a device; empty if it is not known.
+fn file_system_of(device: Option<Device>) -> String {
+    match device {
+        None => String::new(),
+        Some(device) if device.is_raw => "raw".to_owned(),
+        Some(device) => {
+            let (major, minor) = device.numbers();
+            predict::file_system_of(major, minor)
+        }
+    }
 }
 
-/// Returns the limit that all devices have in common.
-fn common(limits: &[Option<u64>]) -> Option<u64> {
-    let (first, others) = limits.split_first()?;
-    others.iter().all(|limit| limit == first).then_some(*first).flatten()
+/// Returns the bytes and the segments that all devices take in one request; `None` where those of a
+/// device are not known, or not the same.
+fn limits(queues: impl Iterator<Item = Option<BlockQueue>>) -> (Option<u64>, Option<u64>) {
+    let of_queue = |queue: BlockQueue| {
+        let bytes_max = queue.max_sectors_kb.and_then(|kib| kib.checked_mul(1024));
+        (bytes_max, queue.max_segments)
+    };
+    let (sizes, segments): (Vec<_>, Vec<_>) =
+        queues.map(|queue| queue.map_or((None, None), of_queue)).unzip();
+    (common(&sizes).copied().flatten(), common(&segments).copied().flatten())
+}
+
+/// Returns the value that all have in common.
+fn common<T: PartialEq>(values: &[T]) -> Option<&T> {
+    let (first, others) = values.split_first()?;
+    others.iter().all(|value| value == first).then_some(first)
+}
+
+/// Returns the place that the objects of a file have in common.
+fn agreed(places: &[KernelCompletion]) -> KernelCompletion {
+    const DIFFER: KernelCompletion = KernelCompletion {
+        context: "unknown",
+        why: "the objects of the file are on devices that differ in this",
+    };
+    common(places).copied().unwrap_or(DIFFER)
 }
 
 /// Returns true if a write to these extents does more than overwrite blocks.
@@ -213,5 +260,37 @@ fn placed(context: &str) -> &str {
         "interrupt" => "the device's interrupt",
         "worker" => "a kworker",
         _ => "an unknown place",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(max_sectors_kb: u64, max_segments: u64) -> Option<BlockQueue> {
+        let (max_sectors_kb, max_segments) = (Some(max_sectors_kb), Some(max_segments));
+        Some(BlockQueue { max_sectors_kb, max_segments, ..BlockQueue::default() })
+    }
+
+    #[test]
+    fn limits_are_those_that_all_devices_of_a_striped_file_have() {
+        let same = [queue(128, 64), queue(128, 64)];
+        assert_eq!(limits(same.into_iter()), (Some(131_072), Some(64)));
+        let other = [queue(128, 64), queue(256, 64)];
+        assert_eq!(limits(other.into_iter()), (None, Some(64)));
+        // A device that is not known may have any limit.
+        for unknown in [[queue(128, 64), None], [None, queue(128, 64)]] {
+            assert_eq!(limits(unknown.into_iter()), (None, None));
+        }
+        assert_eq!(limits(std::iter::empty()), (None, None));
+    }
+
+    #[test]
+    fn a_place_is_unknown_where_objects_differ() {
+        let [task, worker] =
+            ["task", "worker"].map(|context| KernelCompletion { context, why: "" });
+        assert_eq!(agreed(&[task, task]), task);
+        assert_eq!(agreed(&[task, worker]).context, "unknown");
+        assert_eq!(common::<u8>(&[]), None);
     }
 }
