@@ -143,3 +143,18 @@ pub enum TraceFormat {
     /// A trace for the Perfetto UI
     Perfetto,
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::args::parse;
+
+    #[test]
+    fn a_process_that_is_not_a_number_is_refused_with_the_way_to_find_it() {
+        for id in ["x", "-1", "1,x", "4294967296"] {
+            let words = ["dio", "trace", &format!("-p{id}")].map(Into::into);
+            let message = parse(&words).unwrap_err().to_string();
+            assert!(message.contains("not a process ID"), "{id}: {message}");
+            assert!(message.contains("pidof NAME"), "{id}: {message}");
+        }
+    }
+}
