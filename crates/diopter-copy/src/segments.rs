@@ -73,6 +73,15 @@ impl Segments {
         Ok((start < end).then_some(start..end))
     }
 
+    /// Returns the bytes of those that follow.
+    pub fn bytes(mut self, file: &File) -> Result<u64, Errno> {
+        let mut bytes = 0;
+        while let Some(range) = self.next(file)? {
+            bytes += range.end - range.start;
+        }
+        Ok(bytes)
+    }
+
     /// Returns the next data and the hole after it, in bytes of the file. A file that is not
     /// striped is one object.
     fn find(&self, file: &File) -> Result<Option<(u64, u64)>, Errno> {

@@ -153,7 +153,8 @@ fn reserve_objects(
                 errno => {
                     let failure = Failure::of_engine("reserving space", output.path, &error);
                     // With holes, the sizes of objects are more than what they need.
-                    let is_known = errno == Errno::ENOSPC && !has_holes(source, all);
+                    let is_whole = || all.bytes(&source.file) == Ok(source.size);
+                    let is_known = errno == Errno::ENOSPC && is_whole();
                     return Err(if is_known {
                         with_space(failure, output.file, dirs)
                     } else {
@@ -164,15 +165,6 @@ fn reserve_objects(
         }
     }
     Ok(())
-}
-
-/// Returns true if the segments are not the whole source.
-fn has_holes(source: &Source, mut segments: Segments) -> bool {
-    let mut bytes = 0;
-    while let Ok(Some(range)) = segments.next(&source.file) {
-        bytes += range.end - range.start;
-    }
-    bytes < source.size
 }
 
 /// Adds to a failure for lack of space what the new objects need on the file system that lacks

@@ -301,21 +301,16 @@ fn with_space(
     failure: Failure,
     errno: Errno,
     source: &dyn Content,
-    (fd, mut segments): (BorrowedFd<'_>, Segments),
+    (fd, segments): (BorrowedFd<'_>, Segments),
 ) -> Failure {
     if errno != Errno::ENOSPC {
         return failure;
     }
-    let mut needed = 0;
-    while let Ok(next) = segments.next(source.file()) {
-        let Some(range) = next else {
-            let Ok(free) = space::free_bytes(fd) else { break };
-            let has = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_blocks.unsigned_abs() * 512);
-            return failure.with_space(LackingSpace { needed, free: free + has });
-        };
-        needed += range.end - range.start;
-    }
-    failure
+    let (Ok(needed), Ok(free)) = (segments.bytes(source.file()), space::free_bytes(fd)) else {
+        return failure;
+    };
+    let has = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_blocks.unsigned_abs() * 512);
+    failure.with_space(LackingSpace { needed, free: free + has })
 }
 
 /// Why a copy ended early.
