@@ -182,6 +182,26 @@ fn a_tree_is_copied_with_striped_files_as_striped_files_when_that_is_asked_for()
 }
 
 #[test]
+fn a_striped_file_whose_copy_is_a_plain_one_is_reported_once_for_a_tree() {
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("text"), vec![b'x'; 4096]).unwrap();
+    let note = "is a striped file, and its copy a plain one without the layout";
+    for options in [&["-r"][..], &["-a"]] {
+        let silent = cp_well(options, &source, &dir.path().join("before"));
+        assert_eq!(message(&silent), "", "{options:?}");
+    }
+    striped(&source.join("one"), 2, 4096);
+    striped(&source.join("other"), 2, 4096);
+    for (options, count) in [(&["-r"][..], 1), (&["-a"], 1), (&["-r", "--striped"], 0)] {
+        let output = cp_well(options, &source, &target);
+        assert_eq!(message(&output).matches(note).count(), count, "{options:?}");
+        std::fs::remove_dir_all(&target).unwrap();
+    }
+}
+
+#[test]
 fn a_new_striped_file_has_the_permissions_and_times_of_the_sources_manifest() {
     let (dir, _, source) = with_source(8, 0);
     striped(&source, 2, 4096);

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use diopter::Errno;
+use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, RenameFlags};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -427,6 +428,11 @@ impl Inode {
     pub fn open_at_once(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(CWD, self.proc_path(), flags, Mode::empty())?)
+    }
+
+    /// Returns true if it has the mark of a manifest of a striped file.
+    pub fn is_manifest(&self) -> bool {
+        rustix::fs::getxattr(self.proc_path(), MANIFEST_ATTRIBUTE, &mut [0u8; 0][..]).is_ok()
     }
 
     /// Returns a path that leads to this inode and no other, as long as this value lives.

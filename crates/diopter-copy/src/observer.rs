@@ -42,6 +42,13 @@ pub enum Notice<'a> {
         source: &'a Path,
         /// The place that the copy is from or to: `an image`.
         at: &'static str,
+        /// True if permissions are not kept either.
+        loses_mode: bool,
+    },
+    /// A tree has a striped file, and the copy of its manifest is a plain file.
+    LayoutNotKept {
+        /// The manifest. Others of the run are not reported.
+        source: &'a Path,
     },
 }
 
@@ -58,12 +65,21 @@ impl fmt::Display for Notice<'_> {
                      does not prove what the device holds"
                 )
             }
-            Notice::NotKept { source, at } => {
+            Notice::NotKept { source, at, loses_mode } => {
+                let source = untrusted::name(source);
+                let mode = if *loses_mode { "permissions, " } else { "" };
+                write!(
+                    f,
+                    "a copy of {source} from or to {at} does not keep {mode}owner, times, \
+                     attributes and hard links"
+                )
+            }
+            Notice::LayoutNotKept { source } => {
                 let source = untrusted::name(source);
                 write!(
                     f,
-                    "a copy of {source} from or to {at} does not keep owner, times, attributes \
-                     and hard links"
+                    "{source} is a striped file, and its copy a plain one without the layout; \
+                     --striped keeps it"
                 )
             }
         }

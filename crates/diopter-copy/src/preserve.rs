@@ -89,6 +89,11 @@ impl Preserve {
         self.has(Attribute::Links)
     }
 
+    /// Returns true if a copy keeps the permissions of its source whatever the umask is.
+    pub fn keeps_mode(&self) -> bool {
+        self.has(Attribute::Mode)
+    }
+
     /// Returns true if a copy keeps more than content and permissions.
     pub fn keeps_more_than_mode(&self) -> bool {
         self.kept.iter().any(|it| !matches!(it, Attribute::Mode | Attribute::Context))

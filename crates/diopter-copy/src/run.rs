@@ -157,15 +157,19 @@ fn copy_source(
         let remedy = "leave -L, -P, -H and --exclude out";
         return Err(Failure::of_rule("copying", source, cause, remedy).into());
     }
-    if let Some(done) = rados::copy(session, source, target) {
-        if done.is_ok() {
-            note_not_kept(session, source, "a cluster");
+    let elsewhere = match rados::copy(session, source, target) {
+        Some(done) => Some((done, "a cluster", true)),
+        None => {
+            // A file in an image is overwritten, and its inode remains as it is.
+            let loses_mode = image_path::split(target).is_some();
+            image::copy(session, source, target).map(|done| (done, "an image", loses_mode))
         }
-        return done;
-    }
-    if let Some(done) = image::copy(session, source, target) {
-        if done.is_ok() {
-            note_not_kept(session, source, "an image");
+    };
+    if let Some((done, at, loses_mode)) = elsewhere {
+        let preserve = &session.options.preserve;
+        let is_lost = preserve.keeps_more_than_mode() || loses_mode && preserve.keeps_mode();
+        if done.is_ok() && is_lost {
+            session.observer().notice(Notice::NotKept { source, at, loses_mode });
         }
         return done;
     }
@@ -205,13 +209,6 @@ fn copy_source(
         );
     }
     tree::copy_other(session, &found, source, destination)
-}
-
-/// Reports that a copy does not keep what `--preserve` asks for, once for each source.
-fn note_not_kept(session: &mut Session<'_>, source: &Path, at: &'static str) {
-    if session.options.preserve.keeps_more_than_mode() {
-        session.observer().notice(Notice::NotKept { source, at });
-    }
 }
 
 /// Opens the target, if it is a directory. It is opened once.

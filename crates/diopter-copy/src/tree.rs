@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use diopter::Errno;
+use diopter_layouts::layout::MANIFEST_BYTES_MAX;
 
 use crate::batch::{Batch, Level};
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::file;
+use crate::observer::Notice;
 use crate::options::{Follow, WhenThere};
 use crate::place::Destination;
 use crate::preserve;
@@ -85,6 +87,16 @@ pub fn leave_out(session: &mut Session<'_>, inode: &Inode, path: impl Fn() -> Pa
     is_object
 }
 
+/// Reports the first manifest that is copied as a plain file.
+fn note_layout(session: &mut Session<'_>, inode: &Inode, path: impl Fn() -> PathBuf) {
+    let sizes = 1..=MANIFEST_BYTES_MAX;
+    let may_be = inode.metadata().is_file() && sizes.contains(&inode.metadata().len());
+    if may_be && !session.options.striped && !session.has_noted_layout && inode.is_manifest() {
+        session.has_noted_layout = true;
+        session.observer().notice(Notice::LayoutNotKept { source: &path() });
+    }
+}
+
 impl Tree<'_, '_> {
     fn copy_entry(&mut self, entry: &Entry, inode: &Inode) -> Step<()> {
         let is_temporary_name = temporary::is_usual_name(&entry.name);
@@ -97,6 +109,7 @@ impl Tree<'_, '_> {
         let target = Entry::new(&level.target, &entry.name);
         let destination = Destination::Inside(target.clone());
         let metadata = inode.metadata();
+        note_layout(self.session, inode, || entry.path());
         if metadata.is_dir() {
             self.enter(self.walk.open_dir(entry, inode)?, destination)
         } else if leave_out(self.session, inode, || entry.path()) {

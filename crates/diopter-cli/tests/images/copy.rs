@@ -82,6 +82,28 @@ fn a_directory_comes_out_with_all_in_it() {
     let output = place.run("cp -a image::/dir kept");
     let note = "a copy of image::/dir from or to an image does not keep owner, times, attributes";
     assert!(output.status == 0 && output.stderr.contains(note), "{}", output.stderr);
+    for (options, is_noted) in
+        [("-p", true), ("--preserve=links", true), ("--preserve=mode", false), ("-r", false)]
+    {
+        let output = place.run(&format!("cp {options} image::/odd kept"));
+        assert_eq!(output.stderr.contains("does not keep owner, times"), is_noted, "{options}");
+    }
+    // A file in an image has the permissions that it had.
+    let output = place.run("cp --overwrite --preserve=mode tree/odd image::/odd");
+    let note = "to an image does not keep permissions, owner, times";
+    assert!(output.status == 0 && output.stderr.contains(note), "{}", output.stderr);
+}
+
+#[test]
+fn a_directory_is_not_copied_into_an_image_with_or_without_r() {
+    let Some(place) = Place::ext3() else { return };
+    for source in ["image::/dir", "tree/dir"] {
+        for options in ["", "-r "] {
+            let line = format!("cp {options}--overwrite {source} image::/odd");
+            place.refused(&line, &["it is a directory", "name one file, or mount the image"]);
+            assert!(!place.run(&line).stderr.contains("-r"), "{line}");
+        }
+    }
 }
 
 #[test]

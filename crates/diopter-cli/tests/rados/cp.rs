@@ -85,7 +85,11 @@ fn a_striped_object_is_copied_like_a_file() {
     let kept = cp(&ceph, &["-a"], &there, "rados:data/kept");
     assert!(kept.status.success());
     let message = String::from_utf8_lossy(&kept.stderr);
-    assert!(message.contains("from or to a cluster does not keep owner, times"), "{message}");
+    let note = "from or to a cluster does not keep permissions, owner, times";
+    assert!(message.contains(note), "{message}");
+    let mode = cp(&ceph, &["--preserve=mode"], &there, "rados:data/mode");
+    let message = String::from_utf8_lossy(&mode.stderr);
+    assert!(mode.status.success() && message.contains(note), "{message}");
     // Zeros become holes only if that is asked for.
     let mut sparse = vec![0; 16 * MIB];
     sparse[9 * MIB] = 1;

@@ -70,6 +70,11 @@ fn copy_between(
     let inside = from.map(|name| image_path::open(&name, Use::Read));
     let inside = inside.transpose().map_err(|error| cannot("opening", source, &error))?;
     let is_dir = |inside: &Inside| inside.node.kind == NodeKind::Directory;
+    if to.is_some() && inside.as_ref().map_or_else(|| source.is_dir(), is_dir) {
+        let cause = "it is a directory, and only bytes of existing files are written in an image";
+        let remedy = "name one file, or mount the image";
+        return Err(Failure::of_rule("copying", source, cause, remedy).into());
+    }
     match (inside, to) {
         (Some(inside), None) if session.options.recursive && is_dir(&inside) => {
             tree::copy(session, &inside, source, target)

@@ -52,6 +52,8 @@ pub struct Session<'a> {
     pub objects: Objects,
     /// With `--preserve=links`, the copies of files with several names.
     pub links: Links,
+    /// True if a striped file that becomes a plain one was reported.
+    pub has_noted_layout: bool,
     written_to: WrittenTo,
     pipeline: Pipeline,
     sizes: PreferredSizes,
@@ -76,6 +78,7 @@ impl<'a> Session<'a> {
             counts: Counts::default(),
             objects: Objects::default(),
             links: Links::default(),
+            has_noted_layout: false,
             written_to: WrittenTo::default(),
             pipeline,
             sizes: PreferredSizes::default(),
