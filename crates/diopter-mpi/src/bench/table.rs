@@ -27,10 +27,11 @@ pub fn text(plan: &Plan, measured: &Measured) -> String {
         if phases.is_empty() {
             continue;
         }
-        push(
-            &mut text,
-            &format!("\n{}, by rank, mean of {} rounds", word(direction), phases.len()),
-        );
+        let rounds = match phases.len() {
+            1 => String::new(),
+            count => format!(", mean of {count} rounds"),
+        };
+        push(&mut text, &format!("\n{}, by rank{rounds}", word(direction)));
         push(&mut text, "rank   bw(MiB/s)  open(s)    wr/rd(s)   close(s)   host");
         for rank in 0..measured.environments.len() {
             push(&mut text, &rank_line(plan, measured, &phases, rank));
