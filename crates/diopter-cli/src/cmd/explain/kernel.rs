@@ -276,7 +276,7 @@ mod tests {
     fn limits_are_those_that_all_devices_of_a_striped_file_have() {
         let same = [queue(128, 64), queue(128, 64)];
         assert_eq!(limits(same.into_iter()), (Some(131_072), Some(64)));
-        let other = [queue(128, 64), queue(256, 64)];
+        let other = [queue(128, 64), queue(128, 64), queue(256, 64)];
         assert_eq!(limits(other.into_iter()), (None, Some(64)));
         // A device that is not known may have any limit.
         for unknown in [[queue(128, 64), None], [None, queue(128, 64)]] {
@@ -290,7 +290,7 @@ mod tests {
         let [task, worker] =
             ["task", "worker"].map(|context| KernelCompletion { context, why: "" });
         assert_eq!(agreed(&[task, task]), task);
-        assert_eq!(agreed(&[task, worker]).context, "unknown");
+        assert_eq!(agreed(&[task, task, worker]).context, "unknown");
         assert_eq!(common::<u8>(&[]), None);
     }
 }
