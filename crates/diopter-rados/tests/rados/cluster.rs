@@ -93,7 +93,7 @@ impl Ceph {
     pub fn must<T: AsRef<OsStr>>(&self, arguments: &[T]) -> Vec<u8> {
         let mut output = self.rados(arguments);
         for _ in 0..5 {
-            if !crashed_at_its_end(&output) {
+            if !crashed(&output) {
                 break;
             }
             output = self.rados(arguments);
@@ -125,6 +125,14 @@ impl Ceph {
             std::fs::write(&keyring, all).expect("a keyring");
         }
     }
+}
+
+/// True if the tool crashed for a reason of its own, perhaps before its work: in Ceph 16 a thread of
+/// the connection sometimes looks a setting up in a table that no longer exists.
+fn crashed(output: &Output) -> bool {
+    let message = String::from_utf8_lossy(&output.stderr);
+    let is_of_thread = message.contains("thread_name:io_context_pool");
+    crashed_at_its_end(output) || output.status.signal() == Some(libc::SIGSEGV) && is_of_thread
 }
 
 /// True if the tool was aborted after its work: in Ceph 16 the last reference to the connection is
