@@ -113,8 +113,8 @@ impl Drop for Ceph {
     }
 }
 
-/// True if the tool crashed for a reason of its own, perhaps before its work: in Ceph 16 a thread of
-/// the connection sometimes looks a setting up in a table that no longer exists.
+/// True if the tool crashed by itself, perhaps before its work: in Ceph 16 a thread of the
+/// connection sometimes looks a setting up in a table that no longer exists.
 fn crashed(output: &Output) -> bool {
     const SIGSEGV: i32 = 11;
     let message = String::from_utf8_lossy(&output.stderr);
