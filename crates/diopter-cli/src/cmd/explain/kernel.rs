@@ -178,13 +178,14 @@ fn common<T: PartialEq>(values: &[T]) -> Option<&T> {
     others.iter().all(|value| value == first).then_some(first)
 }
 
-/// Returns the place that the objects of a file have in common.
+/// Returns the place that the objects of a file have in common. The reason is that of the first.
 fn agreed(places: &[KernelCompletion]) -> KernelCompletion {
     const DIFFER: KernelCompletion = KernelCompletion {
         context: "unknown",
         why: "the objects of the file are on devices that differ in this",
     };
-    common(places).copied().unwrap_or(DIFFER)
+    let Some((first, others)) = places.split_first() else { return DIFFER };
+    if others.iter().all(|place| place.context == first.context) { *first } else { DIFFER }
 }
 
 /// Returns true if a write to these extents does more than overwrite blocks.
