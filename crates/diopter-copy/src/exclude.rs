@@ -8,9 +8,13 @@ use std::str::FromStr;
 
 use globset::{GlobBuilder, GlobMatcher};
 
+/// Bytes of a pattern at most, as of a path. The memory of a pattern grows with them.
+const BYTES_MAX: usize = 4096;
+
 /// A pattern of names in a tree that are not copied.
 ///
 /// `*`, `?` and `[...]` match no slash, `**` does, `{a,b}` matches each of the two, and `\` quotes.
+/// `?` and `[...]` match one byte.
 /// A pattern that ends in a slash matches directories alone. One with another slash is compared
 /// with the path below the source, any other with the last part of it.
 #[derive(Clone, Debug)]
@@ -25,6 +29,10 @@ impl FromStr for Pattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Pattern, String> {
+        if text.len() > BYTES_MAX {
+            return Err(format!("a pattern has at most {BYTES_MAX} bytes, as a path has"));
+        }
+        check_classes(text)?;
         let is_of_directories = text.ends_with('/');
         let glob = text.trim_end_matches('/');
         let is_path = glob.contains('/');
@@ -32,8 +40,14 @@ impl FromStr for Pattern {
         if glob.is_empty() {
             return Err("the pattern names nothing".to_owned());
         }
-        let built = GlobBuilder::new(glob).literal_separator(true).backslash_escape(true).build();
-        let matcher = built.map_err(|error| error.kind().to_string())?.compile_matcher();
+        if glob.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err("no name in a tree has an empty part, `.` or `..`".to_owned());
+        }
+        let mut builder = GlobBuilder::new(glob);
+        builder.literal_separator(true).backslash_escape(true).empty_alternates(true);
+        let built = builder.build().map_err(|error| error.kind().to_string())?;
+        // A pattern of these bytes is far below the size that the matcher refuses.
+        let matcher = built.compile_matcher();
         Ok(Pattern { matcher, is_path, is_of_directories })
     }
 }
@@ -42,6 +56,33 @@ impl Pattern {
     fn matches(&self, path: &OsStr, name: &OsStr) -> bool {
         self.matcher.is_match(Path::new(if self.is_path { path } else { name }))
     }
+}
+
+/// Fails for a class of characters that a shell knows and the matcher takes for another one.
+fn check_classes(text: &str) -> Result<(), String> {
+    let mut rest = text;
+    while let Some(at) = rest.find(['[', '\\']) {
+        let is_quoted = rest[at..].starts_with('\\');
+        rest = &rest[at + 1..];
+        if is_quoted {
+            rest = rest.strip_prefix(|_| true).unwrap_or(rest);
+            continue;
+        }
+        let class = rest.trim_start_matches(['!', '^']);
+        // A bracket that comes first is one of the characters.
+        let mut others = class.char_indices().skip(1);
+        let Some((end, _)) = others.find(|(_, one)| *one == ']') else { return Ok(()) };
+        let (inside, after) = class.split_at(end);
+        if inside.contains("[:") {
+            return Err("classes with a name, such as [:digit:], are not known".to_owned());
+        }
+        if inside.contains('/') || !inside.is_ascii() {
+            let cause = "`[...]` matches one byte and not a slash";
+            return Err(format!("{cause}; write other characters as {{a,b}}"));
+        }
+        rest = after;
+    }
+    Ok(())
 }
 
 /// The position of a walk in a tree, with the patterns of what it leaves out.
@@ -131,6 +172,9 @@ mod tests {
         }
         assert_eq!(of("a*b", "", b"a"), Match::Kept);
         assert_eq!(of("{x,y}.[co]", "a", b"y.c"), Match::Excluded);
+        assert_eq!(of("file{,.bak}", "", b"file"), Match::Excluded);
+        assert_eq!(of("[]x]", "", b"]"), Match::Excluded);
+        assert_eq!(of("\\[a", "", b"[a"), Match::Excluded);
         assert_eq!(of("\\*", "", b"x"), Match::Kept);
         assert_eq!(of("\\*", "", b"*"), Match::Excluded);
     }
@@ -167,9 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_of_nothing_or_with_an_open_bracket_is_refused() {
-        for pattern in ["", "/", "[a", "{a"] {
+    fn a_pattern_that_matches_nothing_or_other_names_than_in_a_shell_is_refused() {
+        let refused =
+            ["", "/", "[a", "{a", "//a", "./a", "a/../b", "a[/]b", "[\u{e9}]x", "[[:alpha:]]x"];
+        let long = "*".repeat(BYTES_MAX + 1);
+        for pattern in refused.into_iter().chain([&*long]) {
             assert!(pattern.parse::<Pattern>().is_err(), "{pattern}");
         }
+        let longest = "*".repeat(BYTES_MAX);
+        assert!(longest.parse::<Pattern>().is_ok());
     }
 }
