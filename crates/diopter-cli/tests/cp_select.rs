@@ -85,6 +85,73 @@ fn links_are_followed_as_with_cp() {
 }
 
 #[test]
+fn a_link_does_not_take_the_place_of_the_file_that_it_leads_to() {
+    let dir = dir();
+    let at = |name: &str| dir.path().join(name);
+    for name in ["source", "other", "there"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    for name in ["file", "other/x", "there/y"] {
+        fs::write(at(name), "precious").unwrap();
+    }
+    symlink("file", at("link")).unwrap();
+    symlink("../other/x", at("source/x")).unwrap();
+    symlink("there/y", at("y")).unwrap();
+    let rows: [(&[&str], &str, &str, &str); 4] = [
+        (&["-P"], "link", "file", "file"),
+        (&["-aT"], "source", "other", "other/x"),
+        (&["-P"], "y", "there", "there/y"),
+        (&["-r"], "y", "there", "there/y"),
+    ];
+    for (options, source, target, content) in rows {
+        for output in
+            [cp(options, &at(source), &at(target)), gnu(options, &at(source), &at(target))]
+        {
+            assert!(!output.status.success(), "{options:?} {source}: {output:?}");
+            assert_eq!(fs::read_to_string(at(content)).unwrap(), "precious", "{options:?}");
+        }
+        let text = message(&cp(options, &at(source), &at(target)));
+        assert!(text.contains("the source is a link to it"), "{text}");
+    }
+    // Another file of the name is replaced, as with cp.
+    fs::remove_file(at("link")).unwrap();
+    symlink("there/y", at("link")).unwrap();
+    cp_well(&["-P"], &at("link"), &at("file"));
+    assert!(at("file").is_symlink());
+}
+
+#[test]
+fn all_names_of_a_file_are_copied_also_those_that_links_lead_to() {
+    let dir = dir();
+    let source = dir.path().join("source");
+    fs::create_dir_all(source.join("inner")).unwrap();
+    for (number, size) in [10, 3 << 20].into_iter().enumerate() {
+        let at = |name: &str| source.join(format!("{name}{number}"));
+        fs::write(at("a"), vec![b'x'; size]).unwrap();
+        fs::hard_link(at("a"), at("b")).unwrap();
+        fs::hard_link(at("a"), at("inner/f")).unwrap();
+        for name in ["c", "d", "e"] {
+            symlink(at("a"), at(name)).unwrap();
+        }
+    }
+    symlink("inner", source.join("twice")).unwrap();
+    for options in ["-aL", "-rL"] {
+        let target = dir.path().join(format!("copy{options}"));
+        cp_well(&[options], &source, &target);
+        for number in 0..2 {
+            let at = |name: &str| target.join(format!("{name}{number}"));
+            let first = fs::metadata(at("a")).unwrap();
+            for name in ["a", "b", "c", "d", "e", "inner/f", "twice/f"] {
+                let found = fs::symlink_metadata(at(name)).unwrap();
+                assert!(found.is_file() && found.len() == first.len(), "{options} {name}");
+                let is_one = found.ino() == first.ino();
+                assert_eq!(is_one, options == "-aL" || name == "a", "{options} {name}{number}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_link_to_a_directory_that_it_is_in_is_reported_and_the_rest_is_copied() {
     let dir = dir();
     let source = dir.path().join("source");

@@ -1,8 +1,9 @@
 //! Directories, and the names in them, by descriptor. Below what the command line names, no path is
 //! resolved: each name is looked up once, in an open directory, without following a link, and all
-//! that happens to its inode goes through the descriptor of that lookup. One component at a time
-//! needs nothing that a kernel or a container may lack (openat2, fchmodat2). Paths are for
-//! messages.
+//! that happens to its inode goes through the descriptor of that lookup. With
+//! [`Follow::Always`](crate::options::Follow) links are followed, by [`Entry::follow`] alone. One
+//! component at a time needs nothing that a kernel or a container may lack (openat2, fchmodat2).
+//! Paths are for messages.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;

@@ -14,9 +14,11 @@ use crate::options::WhenThere;
 use crate::temporary;
 
 /// The copies of files that have further names, by their sources.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Links {
     copies: BTreeMap<FileId, Copied>,
+    /// A file is met by its names alone. If links are followed, it is met any number of times.
+    is_by_names: bool,
 }
 
 /// A copy that has its name.
@@ -29,6 +31,11 @@ struct Copied {
 }
 
 impl Links {
+    /// Returns a list without entries. `follows` is true if links are followed.
+    pub fn new(follows: bool) -> Links {
+        Links { copies: BTreeMap::new(), is_by_names: !follows }
+    }
+
     /// Notes that the copy of a file has its name; `id` is the inode of the copy.
     pub fn note(&mut self, source: &Metadata, target: &Entry, id: FileId) {
         let name = Remembered::new(target);
@@ -46,7 +53,7 @@ impl Links {
         let Some(copied) = self.copies.get_mut(&id_of(source)) else { return Ok(false) };
         make(&copied.name.open()?, copied.id, target, existing)?;
         copied.names_left = copied.names_left.saturating_sub(1);
-        if copied.names_left == 0 {
+        if copied.names_left == 0 && self.is_by_names {
             self.copies.remove(&id_of(source));
         }
         Ok(true)

@@ -92,7 +92,9 @@ pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> 
 fn copy_all(session: &mut Session<'_>) -> Option<Signal> {
     let options = session.options;
     if options.striped {
-        session.objects = Objects::below(&options.sources, bounds(session));
+        // Objects come with their striped file, and without it not as plain files either.
+        let all = Bounds { exclude: &[], ..bounds(session) };
+        session.objects = Objects::below(&options.sources, all);
     }
     add_up(session);
     if let Some(signal) = session.stop().requested() {
@@ -144,33 +146,8 @@ fn copy_source(
     target: &Path,
     into: Option<&Rc<Dir>>,
 ) -> Step<()> {
-    let has_image = [source, target].into_iter().any(|path| image_path::split(path).is_some());
-    if has_image && session.options.existing != WhenThere::Replace {
-        let cause = "files of an image are copied whether or not their targets exist";
-        let remedy = "leave --no-clobber and --update out, and name a new target";
-        return Err(Failure::of_rule("copying", source, cause, remedy).into());
-    }
-    if has_image && (session.options.follow != Follow::Usual || !session.options.exclude.is_empty())
-    {
-        let cause = "links of an image are copied as links by -r and followed without it, and all \
-                     its names are copied";
-        let remedy = "leave -L, -P, -H and --exclude out";
-        return Err(Failure::of_rule("copying", source, cause, remedy).into());
-    }
-    let elsewhere = match rados::copy(session, source, target) {
-        Some(done) => Some((done, "a cluster", true)),
-        None => {
-            // A file in an image is overwritten, and its inode remains as it is.
-            let loses_mode = image_path::split(target).is_some();
-            image::copy(session, source, target).map(|done| (done, "an image", loses_mode))
-        }
-    };
-    if let Some((done, at, loses_mode)) = elsewhere {
-        let preserve = &session.options.preserve;
-        let is_lost = preserve.keeps_more_than_mode() || loses_mode && preserve.keeps_mode();
-        if done.is_ok() && is_lost {
-            session.observer().notice(Notice::NotKept { source, at, loses_mode });
-        }
+    check(session.options, source, target)?;
+    if let Some(done) = copy_elsewhere(session, source, target) {
         return done;
     }
     let options = session.options;
@@ -199,8 +176,13 @@ fn copy_source(
         return Ok(());
     }
     if kind.is_file() || kind.is_block_device() {
-        let found = Found { inode: &found, entry: None, path: source };
-        return file::copy(session, found, destination);
+        let skipped = session.counts.skipped;
+        let one = Found { inode: &found, entry: None, path: source };
+        file::copy(session, one, destination)?;
+        if session.counts.skipped == skipped {
+            tree::note_layout(session, &found, || source.to_owned());
+        }
+        return Ok(());
     }
     if !is_recursive && !kind.is_symlink() {
         return refused(
@@ -208,7 +190,51 @@ fn copy_source(
             "use -r to recreate FIFOs and symlinks; `cat` reads a file without a size",
         );
     }
-    tree::copy_other(session, &found, source, destination)
+    let follow = || Inode::of_path(source, true);
+    tree::copy_other(session, &found, source, destination, &follow)
+}
+
+/// Refuses options that mean nothing for images and clusters.
+fn check(options: &Options, source: &Path, target: &Path) -> Result<(), Failure> {
+    let has_image = [source, target].into_iter().any(|path| image_path::split(path).is_some());
+    if has_image && options.existing != WhenThere::Replace {
+        let cause = "files of an image are copied whether or not their targets exist";
+        let remedy = "leave --no-clobber and --update out, and name a new target";
+        return Err(Failure::of_rule("copying", source, cause, remedy));
+    }
+    if has_image && (options.follow != Follow::Usual || !options.exclude.is_empty()) {
+        let cause = "links of an image are copied as links by -r and followed without it, and all \
+                     its names are copied";
+        let remedy = "leave -L, -P, -H and --exclude out";
+        return Err(Failure::of_rule("copying", source, cause, remedy));
+    }
+    let has_cluster =
+        [source, target].into_iter().any(|path| Name::parse(path.as_os_str()).is_some());
+    if has_cluster && !options.exclude.is_empty() {
+        let cause = "a cluster has no trees, and nothing is left out of an object";
+        return Err(Failure::of_rule("copying", source, cause, "leave --exclude out"));
+    }
+    Ok(())
+}
+
+/// Copies from or to an image or a cluster, and reports what they do not keep; `None` if neither is
+/// one.
+fn copy_elsewhere(session: &mut Session<'_>, source: &Path, target: &Path) -> Option<Step<()>> {
+    let elsewhere = match rados::copy(session, source, target) {
+        Some(done) => Some((done, "a cluster", true)),
+        None => {
+            // A file in an image is overwritten, and its inode remains as it is.
+            let loses_mode = image_path::split(target).is_some();
+            image::copy(session, source, target).map(|done| (done, "an image", loses_mode))
+        }
+    };
+    let (done, at, loses_mode) = elsewhere?;
+    let preserve = &session.options.preserve;
+    let is_lost = preserve.keeps_more_than_mode() || loses_mode && preserve.keeps_mode();
+    if done.is_ok() && is_lost {
+        session.observer().notice(Notice::NotKept { source, at, loses_mode });
+    }
+    Some(done)
 }
 
 /// Opens the target, if it is a directory. It is opened once.

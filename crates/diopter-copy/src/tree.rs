@@ -1,5 +1,6 @@
 //! `dio cp -r`: the directories, links and nodes of a tree. Both trees are walked by descriptor:
-//! nothing outside them is read or written, whatever another process renames or replaces.
+//! nothing outside them is read or written, whatever another process renames or replaces. Only with
+//! [`Follow::Always`] is something outside read: what a link leads to.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -87,11 +88,13 @@ pub fn leave_out(session: &mut Session<'_>, inode: &Inode, path: impl Fn() -> Pa
     is_object
 }
 
-/// Reports the first manifest that is copied as a plain file.
-fn note_layout(session: &mut Session<'_>, inode: &Inode, path: impl Fn() -> PathBuf) {
+/// Reports the first manifest that is copied as a plain file, as those of trees are.
+pub fn note_layout(session: &mut Session<'_>, inode: &Inode, path: impl Fn() -> PathBuf) {
     let sizes = 1..=MANIFEST_BYTES_MAX;
+    let options = session.options;
+    let is_plain = options.recursive && !options.striped;
     let may_be = inode.metadata().is_file() && sizes.contains(&inode.metadata().len());
-    if may_be && !session.options.striped && !session.has_noted_layout && inode.is_manifest() {
+    if may_be && is_plain && !session.has_noted_layout && inode.is_manifest() {
         session.has_noted_layout = true;
         session.observer().notice(Notice::LayoutNotKept { source: &path() });
     }
@@ -109,15 +112,18 @@ impl Tree<'_, '_> {
         let target = Entry::new(&level.target, &entry.name);
         let destination = Destination::Inside(target.clone());
         let metadata = inode.metadata();
-        note_layout(self.session, inode, || entry.path());
         if metadata.is_dir() {
-            self.enter(self.walk.open_dir(entry, inode)?, destination)
-        } else if leave_out(self.session, inode, || entry.path()) {
-            Ok(())
-        } else if keeps(self.session, level, &destination, metadata)? {
+            return self.enter(self.walk.open_dir(entry, inode)?, destination);
+        }
+        if leave_out(self.session, inode, || entry.path()) {
+            return Ok(());
+        }
+        if keeps(self.session, level, &destination, metadata)? {
             self.session.skip(if metadata.is_file() { metadata.len() } else { 0 });
-            Ok(())
-        } else if self.batch.add_link(inode, &target, level)
+            return Ok(());
+        }
+        note_layout(self.session, inode, || entry.path());
+        if self.batch.add_link(inode, &target, level)
             || self.session.link(metadata, || entry.path(), &target)?
             || !is_temporary_name && self.batch.add(self.session, (entry, inode), (level, depth))
         {
@@ -128,7 +134,7 @@ impl Tree<'_, '_> {
             let found = Found { inode, entry: Some(entry), path: &path };
             file::copy(self.session, found, destination)
         } else {
-            copy_other(self.session, inode, &entry.path(), destination)
+            copy_other(self.session, inode, &entry.path(), destination, &|| entry.follow())
         }
     }
 
@@ -230,11 +236,13 @@ fn stays(when: WhenThere, target: &Metadata, source: &Metadata) -> bool {
 }
 
 /// Makes a symbolic link like the source, a fifo or, as the options say, a socket or a device node.
+/// `follow` looks up what a link leads to.
 pub fn copy_other(
     session: &mut Session<'_>,
     source: &Inode,
     path: &Path,
     destination: Destination,
+    follow: &dyn Fn() -> Result<Inode, Errno>,
 ) -> Step<()> {
     let kind = source.metadata().file_type();
     if !kind.is_symlink() && !kind.is_fifo() && !session.options.nodes {
@@ -261,6 +269,10 @@ pub fn copy_other(
         }
         Some(there) if there.metadata().is_dir() => {
             return Err(in_the_way(&target.path(), "a directory is in the way").into());
+        }
+        // The link would take the place of the content that it leads to.
+        Some(there) if kind.is_symlink() && follow().is_ok_and(|to| to.id() == there.id()) => {
+            return Err(in_the_way(&target.path(), "the source is a link to it").into());
         }
         _ => {}
     }

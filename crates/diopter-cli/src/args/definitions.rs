@@ -166,7 +166,9 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(
     after_long_help = format!("{EXAMPLES_CP}\n\n{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}"),
-    override_usage = "dio cp [OPTIONS] <SRC>... <DST>\n       dio cp [OPTIONS] -t <DIR> <SRC>..."
+    override_usage = "dio cp [OPTIONS] <SRC>... <DST>\n       dio cp [OPTIONS] -t <DIR> <SRC>...",
+    // A shell's alias may have an option already.
+    args_override_self = true
 )]
 pub struct CpArgs {
     /// SRC: files, striped files, block devices, IMAGE::/PATH or, with -r, directories to copy.

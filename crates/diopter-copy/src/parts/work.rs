@@ -142,7 +142,7 @@ impl Worker<'_> {
             let found = Found { inode: &inode, entry: Some(entry), path: &path };
             return file::copy(session, found, destination);
         }
-        tree::copy_other(session, &inode, &path, destination)
+        tree::copy_other(session, &inode, &path, destination, &|| entry.follow())
     }
 
     fn copy_range(&mut self, range: &Range) -> RangeDone {

@@ -17,7 +17,7 @@ use crate::fit::PreferredSizes;
 use crate::links::Links;
 use crate::objects::Objects;
 use crate::observer::{Notice, Observer};
-use crate::options::Options;
+use crate::options::{Follow, Options};
 use crate::pace::Pace;
 use crate::pipeline::Pipeline;
 use crate::preserve::{Attributes, creation_mode};
@@ -77,7 +77,7 @@ impl<'a> Session<'a> {
             options,
             counts: Counts::default(),
             objects: Objects::default(),
-            links: Links::default(),
+            links: Links::new(options.follow == Follow::Always),
             has_noted_layout: false,
             written_to: WrittenTo::default(),
             pipeline,
