@@ -120,6 +120,14 @@ impl Dir {
         Dir::of_fd(fd.map_err(|errno| failed(errno.into()))?, Name::of_path(path)).map_err(failed)
     }
 
+    /// Opens a directory that was looked up by a path that the command line names.
+    pub fn open_of(inode: &Inode, path: &Path) -> Result<Rc<Dir>, Failure> {
+        let failed = |errno| Failure::of_errno("opening the directory", path, errno);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = retry_on_intr(|| rustix::fs::openat(&inode.file, ".", flags, Mode::empty()));
+        Dir::of_fd(fd.map_err(|errno| failed(errno.into()))?, Name::of_path(path)).map_err(failed)
+    }
+
     fn of_fd(fd: OwnedFd, name: Rc<Name>) -> Result<Rc<Dir>, Errno> {
         let stat = rustix::fs::fstat(&fd)?;
         let fd = Arc::new(fd);
@@ -495,6 +503,19 @@ mod tests {
         }
         std::fs::hard_link(entry.path(), directory.path().join("other")).unwrap();
         assert!(!is_own());
+    }
+
+    #[test]
+    fn a_directory_is_the_one_that_was_looked_up_whatever_has_its_name_by_now() {
+        let directory = tempfile::tempdir().unwrap();
+        let [named, moved, other] = ["named", "moved", "other"].map(|it| directory.path().join(it));
+        std::fs::create_dir(&named).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        let inode = Inode::of_path(&named, false).unwrap();
+        std::fs::rename(&named, moved).unwrap();
+        std::os::unix::fs::symlink(other, &named).unwrap();
+        let dir = Dir::open_of(&inode, &named).unwrap();
+        assert_eq!((dir.id(), dir.path()), (inode.id(), named));
     }
 
     #[test]

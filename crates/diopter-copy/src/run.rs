@@ -164,7 +164,7 @@ fn copy_source(
     }
     let destination = Destination::new(target, &session.options.target, into)?;
     if kind.is_dir() {
-        return tree::copy(session, Dir::open(source)?, destination);
+        return tree::copy(session, Dir::open_of(&found, source)?, destination);
     }
     if tree::leave_out(session, &found, || source.to_owned()) {
         return Ok(());

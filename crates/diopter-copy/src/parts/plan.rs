@@ -169,7 +169,7 @@ impl<'a> Planner<'a> {
             Destination::Named(entry) | Destination::Inside(entry) => Rc::clone(&entry.dir),
             Destination::Itself(dir) => Rc::clone(dir),
         });
-        let source_dir = Dir::open(source)?;
+        let source_dir = Dir::open_of(&found, source)?;
         let inode = source_dir.id().1;
         self.enter(source_dir, destination, PathBuf::new())?;
         let level = self.levels.last().expect("the root was entered");
