@@ -340,3 +340,31 @@ fn without_the_privilege_a_device_node_is_refused_and_the_rest_is_copied() {
     assert_refused(&output, &["null", "CAP_MKNOD", "--exclude"]);
     assert_eq!(names(&target), ["file"]);
 }
+
+#[test]
+fn a_block_device_below_the_target_is_not_written_to() {
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    fs::create_dir_all(&source).unwrap();
+    fs::create_dir_all(&target).unwrap();
+    for name in ["disk", "file"] {
+        fs::write(source.join(name), "content").unwrap();
+    }
+    let disk = target.join("disk");
+    // No such device exists: only the message shows that it was not opened.
+    let device = makedev(7, 200);
+    let mode = Mode::RUSR | Mode::WUSR;
+    if rustix::fs::mknodat(CWD, &disk, FileType::BlockDevice, mode, device).is_err() {
+        skip(Capability::Root, "device nodes cannot be made");
+        return;
+    }
+    let output = cp(&["-aT", "--overwrite"], &source, &target);
+    assert_refused(&output, &["target/disk", "in a directory is not written", "remove the node"]);
+    assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "content");
+    let output = cp(&["--overwrite"], &source.join("disk"), &target);
+    assert_refused(&output, &["target/disk", "in a directory is not written"]);
+    // It was named: the device itself is opened, which fails.
+    let output = cp(&["--overwrite"], &source.join("disk"), &disk);
+    assert_refused(&output, &["target/disk"]);
+    assert!(!message(&output).contains("in a directory"), "{}", message(&output));
+}

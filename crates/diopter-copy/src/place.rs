@@ -127,6 +127,11 @@ pub fn of_destination(destination: Destination, open_as: OpenAs) -> Result<Place
         Existing::Striped(found)
     } else if kind.is_file() {
         Existing::File(found)
+    } else if kind.is_block_device() && !is_named {
+        // An earlier copy may have made the node like one in a tree of another user (-a).
+        let cause = "a block device in a directory is not written to";
+        let remedy = "name the device itself as the target, or remove the node";
+        return Err(Failure::of_rule("writing", &entry.path(), cause, remedy));
     } else if kind.is_block_device() {
         Existing::Device(found)
     } else if kind.is_dir() {
