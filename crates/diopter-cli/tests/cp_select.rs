@@ -368,3 +368,25 @@ fn a_block_device_below_the_target_is_not_written_to() {
     assert_refused(&output, &["target/disk"]);
     assert!(!message(&output).contains("in a directory"), "{}", message(&output));
 }
+
+#[test]
+fn a_link_into_the_target_meets_files_and_not_their_temporaries() {
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    // Of the two directories the second one that is copied leads to the copy of the first one,
+    // whatever their order is.
+    for (name, other) in [("a", "b"), ("b", "a")] {
+        fs::create_dir_all(source.join(name)).unwrap();
+        fs::create_dir_all(target.join(name)).unwrap();
+        for number in 0..20 {
+            fs::write(source.join(name).join(format!("{name}{number}")), name).unwrap();
+        }
+        symlink(target.join(other), source.join(name).join("link")).unwrap();
+    }
+    cp_well(&["-rLT"], &source, &target);
+    let found = picture(&target);
+    let is_temporary = |path: &Path| path.to_str().unwrap().ends_with(".dio-part");
+    assert!(!found.iter().any(|(path, _)| is_temporary(path)), "{found:?}");
+    let is_copied = |path: &str| target.join(path).exists();
+    assert!(is_copied("a/link/b0") || is_copied("b/link/a0"), "{found:?}");
+}

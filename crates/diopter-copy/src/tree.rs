@@ -113,6 +113,11 @@ impl Tree<'_, '_> {
         let destination = Destination::Inside(target.clone());
         let metadata = inode.metadata();
         if metadata.is_dir() {
+            if self.session.options.follow == Follow::Always && !entry.is(inode.id()) {
+                // A link may lead into the target, where files that wait for their flush have the
+                // names of temporaries.
+                self.batch.settle(self.session);
+            }
             return self.enter(self.walk.open_dir(entry, inode)?, destination);
         }
         if leave_out(self.session, inode, || entry.path()) {
