@@ -390,3 +390,26 @@ fn a_link_into_the_target_meets_files_and_not_their_temporaries() {
     let is_copied = |path: &str| target.join(path).exists();
     assert!(is_copied("a/link/b0") || is_copied("b/link/a0"), "{found:?}");
 }
+
+#[test]
+fn a_capability_that_does_not_suffice_is_not_called_missing() {
+    let dir = dir();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let unshare = |program: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", program]);
+        command
+    };
+    let (kind, device) = (FileType::CharacterDevice, makedev(1, 3));
+    let is_made = rustix::fs::mknodat(CWD, source.join("null"), kind, Mode::RUSR, device).is_ok();
+    if !is_made || !unshare("true").status().is_ok_and(|status| status.success()) {
+        skip(Capability::Root, "device nodes or user namespaces cannot be made");
+        return;
+    }
+    let target = dir.path().join("target");
+    let mut command = unshare(env!("CARGO_BIN_EXE_dio"));
+    let output = command.args(["cp", "-a"]).args([&source, &target]).output().unwrap();
+    assert_refused(&output, &["target/null", "user namespace", "--exclude"]);
+    assert!(!message(&output).contains("CAP_MKNOD"), "{}", message(&output));
+}

@@ -282,7 +282,7 @@ pub fn copy_other(
         _ => {}
     }
     let name = temporary::unused_name(&target)?;
-    let made = make_other(source, path, &name)?;
+    let made = make_other(source, path, (&name, &target))?;
     let named = name_other(session, source, (&name, &made), &target);
     if named.is_err() && name.is(made.id()) {
         // The reason is reported; a failure to clean up has the same one.
@@ -314,7 +314,11 @@ fn name_other(
 }
 
 /// Makes a link or a node under a name that nothing has, and holds it.
-fn make_other(source: &Inode, path: &Path, name: &Entry) -> Result<Inode, Failure> {
+fn make_other(
+    source: &Inode,
+    path: &Path,
+    (name, target): (&Entry, &Entry),
+) -> Result<Inode, Failure> {
     let failed = |errno: Errno| Failure::of_errno("making", &name.path(), errno);
     let leads_to = match source.metadata().is_symlink() {
         true => Some(source.link_target()),
@@ -329,11 +333,7 @@ fn make_other(source: &Inode, path: &Path, name: &Entry) -> Result<Inode, Failur
         None => name.make_node(like),
     }
     .map_err(|errno| match errno {
-        Errno::EPERM if is_device => {
-            let cause = "only a process with CAP_MKNOD may make a device node";
-            let remedy = "copy as root, or leave it out with --exclude";
-            Failure::of_rule("copying", path, cause, remedy)
-        }
+        Errno::EPERM if is_device => no_device(&target.path()),
         _ => failed(errno),
     })?;
     // symlinkat(2) and mknodat(2) return no descriptor. What was moved to the name since must not
@@ -343,6 +343,28 @@ fn make_other(source: &Inode, path: &Path, name: &Entry) -> Result<Inode, Failur
         && (!is_device || made.metadata().rdev() == like.rdev())
         && leads_to.is_none_or(|leads_to| made.link_target() == Ok(leads_to));
     if is_alike && name.is_own(&made).map_err(failed)? { Ok(made) } else { Err(replaced(name)) }
+}
+
+/// The failure of a device node that the kernel does not make.
+fn no_device(target: &Path) -> Failure {
+    let (cause, remedy) = if may_make_devices() {
+        // Of a user namespace the capability counts there only.
+        let cause = "the file system has no device nodes, or this user namespace may not make them";
+        (cause, "choose a target elsewhere, or leave it out with --exclude")
+    } else {
+        let cause = "only a process with CAP_MKNOD may make a device node";
+        (cause, "copy as root, or leave it out with --exclude")
+    };
+    Failure::of_rule("making", target, cause, remedy)
+}
+
+/// Returns true if this thread has CAP_MKNOD; see capabilities(7).
+fn may_make_devices() -> bool {
+    const CAP_MKNOD: u64 = 1 << 27;
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    effective.is_some_and(|bits| bits & CAP_MKNOD != 0)
 }
 
 fn replaced(name: &Entry) -> Failure {
