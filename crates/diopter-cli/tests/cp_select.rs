@@ -17,8 +17,42 @@ fn gnu(options: &[&str], source: &Path, target: &Path) -> Output {
     Command::new("cp").args(options).arg(source).arg(target).output().unwrap()
 }
 
-/// Every path below a directory, with its kind and the content of a file or a link.
+/// The extended attributes of a name, of a link itself too.
+fn attributes(path: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut names = [0; 1000];
+    let length = rustix::fs::llistxattr(path, &mut names[..]).unwrap_or(0);
+    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let value = |name: &[u8]| {
+        let mut value = vec![0; 1000];
+        let length = rustix::fs::lgetxattr(path, name, &mut value[..]).unwrap();
+        value.truncate(length);
+        (String::from_utf8(name.to_vec()).unwrap(), value)
+    };
+    let mut found: Vec<_> = names.map(value).collect();
+    found.sort();
+    found
+}
+
+/// An access list with `rw-` for user 1000 and nothing for the group; its mask is `rw-`.
+fn access_list() -> Vec<u8> {
+    let entries: [(u8, u8, u32); 5] =
+        [(1, 6, !0), (2, 6, 1000), (4, 0, !0), (0x10, 6, !0), (0x20, 0, !0)];
+    let mut list = vec![2, 0, 0, 0];
+    for (tag, permissions, id) in entries {
+        list.extend([tag, 0, permissions, 0]);
+        list.extend(id.to_le_bytes());
+    }
+    list
+}
+
+/// Every path below a directory, with its kind, the content of a file or a link, permissions, the
+/// number of its names, and extended attributes.
 fn picture(root: &Path) -> Vec<(PathBuf, String)> {
+    picture_of(root, true)
+}
+
+/// As [`picture`], with or without the number of names.
+fn picture_of(root: &Path, counts_names: bool) -> Vec<(PathBuf, String)> {
     let each = walkdir::WalkDir::new(root).sort_by_file_name().into_iter().map(|entry| {
         let entry = entry.unwrap();
         let kind = entry.file_type();
@@ -31,6 +65,10 @@ fn picture(root: &Path) -> Vec<(PathBuf, String)> {
         } else {
             format!("{kind:?} {}", entry.metadata().unwrap().rdev())
         };
+        let found = entry.metadata().unwrap();
+        let names = if counts_names { found.nlink() } else { 0 };
+        let (mode, attributes) = (found.mode(), attributes(entry.path()));
+        let what = format!("{what} {mode:o} {names} {attributes:?}");
         (entry.path().strip_prefix(root).unwrap().to_owned(), what)
     });
     each.collect()
@@ -70,6 +108,8 @@ fn links_are_followed_as_with_cp() {
             let source = dir.path().join(source);
             cp_well(options, &source, &at("ours"));
             assert!(gnu(options, &source, &at("theirs")).status.success());
+            // With -aL files that links lead to become separate files, not so with cp.
+            let picture = |root: &Path| picture_of(root, options != ["-aL"]);
             assert_eq!(picture(&at("ours")), picture(&at("theirs")), "{options:?} {source:?}");
         }
     }
@@ -294,6 +334,19 @@ fn nodes_are_made_like_those_of_the_source() {
         && devices.iter().all(|(name, kind, device)| {
             rustix::fs::mknodat(CWD, source.join(name), *kind, mode, *device).is_ok()
         });
+    symlink("fifo", source.join("link")).unwrap();
+    for (name, attribute, value) in [
+        ("fifo", "system.posix_acl_access", &access_list()[..]),
+        ("null", "system.posix_acl_access", &access_list()),
+        ("fifo", "trusted.one", b"value"),
+        ("link", "trusted.one", b"value"),
+    ] {
+        let flags = rustix::fs::XattrFlags::empty();
+        // As far as the file system and the user can.
+        rustix::fs::lsetxattr(source.join(name), attribute, value, flags).unwrap_or(());
+    }
+    fs::hard_link(source.join("fifo"), source.join("fifo2")).unwrap();
+    fs::hard_link(source.join("link"), source.join("link2")).unwrap();
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
     let refused = cp(&["-r"], &source, &dir.path().join("refused"));
     let text = message(&refused);
@@ -302,8 +355,9 @@ fn nodes_are_made_like_those_of_the_source() {
     let report = cp_report(&["-a"], &source, &ours);
     assert!(gnu(&["-a"], &source, &theirs).status.success());
     assert_eq!(picture(&ours), picture(&theirs));
-    let nodes = if has_devices { 4 } else { 2 };
-    assert_eq!(report["others"], nodes);
+    // A socket, a fifo, a link and the devices; the others are further names.
+    let nodes = if has_devices { 5 } else { 3 };
+    assert_eq!((&report["others"], &report["links"]), (&nodes.into(), &2.into()));
     for name in fs::read_dir(&source).unwrap().map(|entry| entry.unwrap().file_name()) {
         let [one, other] = [&ours, &source].map(|at| fs::metadata(at.join(&name)).unwrap());
         assert_eq!(
@@ -339,6 +393,29 @@ fn without_the_privilege_a_device_node_is_refused_and_the_rest_is_copied() {
     let output = command.arg("-a").args([&source, &target]).output().unwrap();
     assert_refused(&output, &["null", "CAP_MKNOD", "--exclude"]);
     assert_eq!(names(&target), ["file"]);
+}
+
+#[test]
+fn a_capability_that_does_not_suffice_is_not_called_missing() {
+    let dir = dir();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let unshare = |program: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", program]);
+        command
+    };
+    let (kind, device) = (FileType::CharacterDevice, makedev(1, 3));
+    let is_made = rustix::fs::mknodat(CWD, source.join("null"), kind, Mode::RUSR, device).is_ok();
+    if !is_made || !unshare("true").status().is_ok_and(|status| status.success()) {
+        skip(Capability::Root, "device nodes or user namespaces cannot be made");
+        return;
+    }
+    let target = dir.path().join("target");
+    let mut command = unshare(env!("CARGO_BIN_EXE_dio"));
+    let output = command.args(["cp", "-a"]).args([&source, &target]).output().unwrap();
+    assert_refused(&output, &["target/null", "user namespace", "--exclude"]);
+    assert!(!message(&output).contains("CAP_MKNOD"), "{}", message(&output));
 }
 
 #[test]
@@ -389,27 +466,4 @@ fn a_link_into_the_target_meets_files_and_not_their_temporaries() {
     assert!(!found.iter().any(|(path, _)| is_temporary(path)), "{found:?}");
     let is_copied = |path: &str| target.join(path).exists();
     assert!(is_copied("a/link/b0") || is_copied("b/link/a0"), "{found:?}");
-}
-
-#[test]
-fn a_capability_that_does_not_suffice_is_not_called_missing() {
-    let dir = dir();
-    let source = dir.path().join("source");
-    fs::create_dir(&source).unwrap();
-    let unshare = |program: &str| {
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", program]);
-        command
-    };
-    let (kind, device) = (FileType::CharacterDevice, makedev(1, 3));
-    let is_made = rustix::fs::mknodat(CWD, source.join("null"), kind, Mode::RUSR, device).is_ok();
-    if !is_made || !unshare("true").status().is_ok_and(|status| status.success()) {
-        skip(Capability::Root, "device nodes or user namespaces cannot be made");
-        return;
-    }
-    let target = dir.path().join("target");
-    let mut command = unshare(env!("CARGO_BIN_EXE_dio"));
-    let output = command.args(["cp", "-a"]).args([&source, &target]).output().unwrap();
-    assert_refused(&output, &["target/null", "user namespace", "--exclude"]);
-    assert!(!message(&output).contains("CAP_MKNOD"), "{}", message(&output));
 }

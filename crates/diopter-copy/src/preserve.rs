@@ -7,7 +7,7 @@ use std::fs::Metadata;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use diopter::Errno;
 use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
@@ -27,6 +27,9 @@ const INHERITED: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_defau
 
 /// Attribute that holds the label of SELinux.
 const LABEL: &[u8] = b"security.selinux";
+
+/// The access list of a file or directory.
+const ACCESS_LIST: &str = INHERITED[0];
 
 /// Attributes that a new file inherits from the default access list of its directory.
 const DEFAULT_LIST: &str = INHERITED[1];
@@ -158,16 +161,65 @@ pub fn creation_mode(dir: BorrowedFd<'_>, mode: u32, umask: u32) -> u32 {
 /// entries of tag, permissions and id.
 fn permissions_of(list: &[u8]) -> Option<u32> {
     let [owner, group, mask, others] = [0x01, 0x04, 0x10, 0x20];
-    let (version, entries) = list.split_first_chunk::<4>()?;
-    let entry = |tag: u16| {
-        entries.chunks_exact(8).find_map(|entry| {
-            let is_it = u16::from_le_bytes([entry[0], entry[1]]) == tag;
-            is_it.then(|| u32::from(u16::from_le_bytes([entry[2], entry[3]]) & 7))
-        })
-    };
+    let entry = |tag| entry_of(list, tag);
     let (owner, others) = (entry(owner)?, entry(others)?);
     let group = entry(mask).or_else(|| entry(group))?;
-    (u32::from_le_bytes(*version) == 2).then_some(owner << 6 | group << 3 | others)
+    Some(owner << 6 | group << 3 | others)
+}
+
+/// Returns what an access list grants to the group of the file: nothing if it cannot be read.
+fn granted_to_group(list: &[u8]) -> u32 {
+    let [group, mask] = [0x04, 0x10].map(|tag| entry_of(list, tag));
+    group.unwrap_or(0) & mask.unwrap_or(7)
+}
+
+/// Returns the permissions of the first entry with this tag.
+fn entry_of(list: &[u8], tag: u16) -> Option<u32> {
+    let (version, entries) = list.split_first_chunk::<4>()?;
+    let permissions = entries.chunks_exact(8).find_map(|entry| {
+        let is_it = u16::from_le_bytes([entry[0], entry[1]]) == tag;
+        is_it.then(|| u32::from(u16::from_le_bytes([entry[2], entry[3]]) & 7))
+    });
+    permissions.filter(|_| u32::from_le_bytes(*version) == 2)
+}
+
+/// Something with extended attributes.
+enum Carrier<'a> {
+    Open(BorrowedFd<'a>),
+    /// The path in proc(5) of a descriptor that is path-only, which fgetxattr(2) does not take. It
+    /// leads to the inode, of a symbolic link too.
+    Held(PathBuf),
+}
+
+impl Carrier<'_> {
+    fn list(&self, names: &mut [u8]) -> rustix::io::Result<usize> {
+        match self {
+            Carrier::Open(fd) => rustix::fs::flistxattr(fd, names),
+            Carrier::Held(path) => rustix::fs::listxattr(path, names),
+        }
+    }
+
+    fn get(&self, name: &OsStr, value: &mut [u8]) -> rustix::io::Result<usize> {
+        match self {
+            Carrier::Open(fd) => rustix::fs::fgetxattr(fd, name, value),
+            Carrier::Held(path) => rustix::fs::getxattr(path, name, value),
+        }
+    }
+
+    fn set(&self, name: &OsStr, value: &[u8]) -> rustix::io::Result<()> {
+        let flags = XattrFlags::empty();
+        match self {
+            Carrier::Open(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
+            Carrier::Held(path) => rustix::fs::setxattr(path, name, value, flags),
+        }
+    }
+
+    fn remove(&self, name: &str) -> rustix::io::Result<()> {
+        match self {
+            Carrier::Open(fd) => rustix::fs::fremovexattr(fd, name),
+            Carrier::Held(path) => rustix::fs::removexattr(path, name),
+        }
+    }
 }
 
 /// Sets the attributes of an open file or directory. `metadata` is the source's, from before it was
@@ -185,10 +237,12 @@ pub fn copy(
         set_owner(metadata, |owner, group| rustix::fs::fchown(copy, owner, group))
             .map_err(failed("setting the owner"))?;
     }
-    copy_attributes(source, copy, kept).map_err(failed("setting extended attributes"))?;
+    let carriers = (&Carrier::Open(source), &Carrier::Open(copy));
+    let refused = copy_attributes(carriers, kept).map_err(failed("setting extended attributes"))?;
     let is_owned = rustix::fs::fstat(copy)
         .is_ok_and(|now| (now.st_uid, now.st_gid) == (metadata.uid(), metadata.gid()));
     if let Some(mode) = mode_of(metadata, attributes, is_owned) {
+        let mode = without_list(mode, refused);
         tolerate(rustix::fs::fchmod(copy, mode)).map_err(failed("setting the permissions"))?;
     }
     if kept.has(Attribute::Timestamps) {
@@ -224,15 +278,14 @@ pub fn copy_object(
     Ok(())
 }
 
-/// As [`copy`] for a symbolic link or a fifo, which are not opened. Extended attributes are not
-/// copied.
+/// As [`copy`] for a symbolic link, a fifo, a socket or a device node, which are not opened.
 pub fn copy_unopened(
-    metadata: &Metadata,
+    source: &Inode,
     copy: &Inode,
     (target, attributes): (&Path, Attributes<'_>),
 ) -> Result<(), Failure> {
     let failed = |what| move |errno| Failure::of_errno(what, target, errno);
-    let kept = attributes.kept;
+    let (kept, metadata) = (attributes.kept, source.metadata());
     if kept.has(Attribute::Ownership) {
         let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
         set_owner(metadata, |owner, group| rustix::fs::chownat(copy, "", owner, group, flags))
@@ -241,16 +294,11 @@ pub fn copy_unopened(
     // By way of proc(5), which follows the descriptor and not a name: a path-only descriptor has
     // neither fchmod(2) nor, before Linux 5.8, utimensat(2).
     let path = copy.proc_path();
-    if kept.has(Attribute::Mode) && !metadata.is_symlink() {
-        for inherited in INHERITED {
-            match rustix::fs::removexattr(&path, inherited) {
-                Err(rustix::io::Errno::NODATA) => {}
-                removed => tolerate(removed).map_err(failed("removing an access list"))?,
-            }
-        }
-    }
+    let carriers = (&Carrier::Held(source.proc_path()), &Carrier::Held(path.clone()));
+    let refused = copy_attributes(carriers, kept).map_err(failed("setting extended attributes"))?;
     let mode = mode_of(metadata, attributes, false).filter(|_| !metadata.is_symlink());
     if let Some(mode) = mode {
+        let mode = without_list(mode, refused);
         tolerate(rustix::fs::chmod(&path, mode)).map_err(failed("setting the permissions"))?;
     }
     if kept.has(Attribute::Timestamps) {
@@ -267,6 +315,14 @@ fn mode_of(metadata: &Metadata, attributes: Attributes<'_>, is_owned: bool) -> O
     of_source.or(attributes.mode).map(Mode::from_bits_truncate)
 }
 
+/// Returns the permissions of a copy that could not get the access list of its source. The
+/// permissions of the group in the mode are the mask of the list: without the list, the group would
+/// get what other users were granted.
+fn without_list(mode: Mode, granted_to_group: Option<u32>) -> Mode {
+    let Some(group) = granted_to_group else { return mode };
+    mode & !Mode::RWXG | Mode::from_bits_truncate(group << 3)
+}
+
 /// Sets owner and group, or the group alone if only the administrator may change the owner.
 fn set_owner(
     metadata: &Metadata,
@@ -280,17 +336,16 @@ fn set_owner(
 }
 
 /// Copies every attribute that is kept, that the file system of the target supports, and that this
-/// user may set.
+/// user may set. If the access list is not set, returns what it grants to the group.
 fn copy_attributes(
-    source: BorrowedFd<'_>,
-    copy: BorrowedFd<'_>,
+    (source, copy): (&Carrier<'_>, &Carrier<'_>),
     kept: &Preserve,
-) -> Result<(), Errno> {
+) -> Result<Option<u32>, Errno> {
     if ![Attribute::Mode, Attribute::Context, Attribute::Xattr].iter().any(|one| kept.has(*one)) {
-        return Ok(());
+        return Ok(None);
     }
     let mut names = vec![0; XATTR_BYTES_MAX];
-    let length = match rustix::fs::flistxattr(source, &mut names[..]).map_err(Errno::from) {
+    let length = match source.list(&mut names).map_err(Errno::from) {
         Ok(length) => length,
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => 0,
         Err(errno) => return Err(errno),
@@ -302,32 +357,35 @@ fn copy_attributes(
         if is_kept && !names.contains(&inherited.as_bytes()) {
             // Otherwise the permissions that are set next would apply to users that the source does
             // not name.
-            match rustix::fs::fremovexattr(copy, inherited).map_err(Errno::from) {
+            match copy.remove(inherited).map_err(Errno::from) {
                 Err(errno) if errno != Errno::ENODATA && !is_tolerable(errno) => return Err(errno),
                 _ => {}
             }
         }
     }
     if names.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
+    let mut refused = None;
     let mut value = vec![0; XATTR_BYTES_MAX];
     for name in names {
         if !kept.has_extended(name) {
             continue;
         }
         let name = OsStr::from_bytes(name);
-        let length = match rustix::fs::fgetxattr(source, name, &mut value[..]).map_err(Errno::from)
-        {
+        let length = match source.get(name, &mut value).map_err(Errno::from) {
             Ok(length) => length,
             // It was removed, or may be listed and not read (trusted.*).
             Err(Errno::ENODATA | Errno::EPERM | Errno::EACCES | Errno::EOPNOTSUPP) => continue,
             Err(errno) => return Err(errno),
         };
-        let set = rustix::fs::fsetxattr(copy, name, &value[..length], XattrFlags::empty());
+        let set = copy.set(name, &value[..length]);
+        if set.is_err() && name == ACCESS_LIST {
+            refused = Some(granted_to_group(&value[..length]));
+        }
         tolerate(set)?;
     }
-    Ok(())
+    Ok(refused)
 }
 
 /// Ignores the errors of attributes that an ordinary user may not set, and that the file system
@@ -457,6 +515,12 @@ mod tests {
         let masked = list(&[(1, 7), (2, 7), (4, 5), (16, 6), (32, 1)]);
         assert_eq!(permissions_of(&masked), Some(0o761));
         assert_eq!(permissions_of(&list(&[(1, 6), (4, 5), (32, 0)])), Some(0o650));
+        assert_eq!(granted_to_group(&masked), 4);
+        assert_eq!(granted_to_group(&list(&[(1, 6), (4, 5), (32, 0)])), 5);
+        assert_eq!(granted_to_group(&[0; 28]), 0);
+        let mode = Mode::from_bits_truncate(0o4664);
+        assert_eq!(without_list(mode, Some(0)), Mode::from_bits_truncate(0o4604));
+        assert_eq!(without_list(mode, None), mode);
         for broken in [&[][..], &[2, 0, 0], &list(&[(1, 7)]), &[0; 28]] {
             assert_eq!(permissions_of(broken), None);
         }

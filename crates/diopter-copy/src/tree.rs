@@ -289,6 +289,7 @@ pub fn copy_other(
         name.remove().unwrap_or(());
     }
     named?;
+    session.note_copied(source.metadata(), (&target, made.id()));
     session.counts.others += 1;
     Ok(session.flush_dir(&target.dir)?)
 }
@@ -304,7 +305,7 @@ fn name_other(
     let mode = session.new_mode(&target.dir, metadata.mode() & 0o777, 0o666);
     let path = target.path();
     let attributes = (&*path, session.attributes(Some(mode)));
-    preserve::copy_unopened(metadata, made, attributes)?;
+    preserve::copy_unopened(source, made, attributes)?;
     let renamed = match session.options.existing {
         WhenThere::Keep => name.rename_to_new(target),
         WhenThere::Replace | WhenThere::Update | WhenThere::Same => name.rename_to(target),

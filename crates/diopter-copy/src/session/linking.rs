@@ -15,7 +15,7 @@ impl Session<'_> {
         // A striped file has its objects once, and a copy of it in each place has others.
         self.options.preserve.keeps_links()
             && !self.options.striped
-            && source.is_file()
+            && !source.is_dir()
             && source.nlink() > 1
     }
 
@@ -36,7 +36,7 @@ impl Session<'_> {
     ) -> Step<bool> {
         if !self.keeps_links_of(source) {
             let is_separated = self.options.recursive && !self.options.striped;
-            if is_separated && source.is_file() && source.nlink() > 1 {
+            if is_separated && !source.is_dir() && source.nlink() > 1 {
                 self.counts.separate_links += 1;
             }
             return Ok(false);
