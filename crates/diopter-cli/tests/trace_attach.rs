@@ -393,7 +393,7 @@ fn targets_exclude_each_other() {
         assert_eq!(output.status.code(), Some(125), "{words:?}: {}", message(&output));
     }
     let text = message(&dio(&["trace", "-p", "x"]));
-    assert!(text.contains("not a process ID") && text.contains("`pidof NAME`"), "{text}");
+    assert!(text.contains("not a process ID") && text.contains("`pgrep -d, NAME`"), "{text}");
 }
 
 #[test]

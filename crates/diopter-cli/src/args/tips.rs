@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// The options that people type, by command, and a tip for each. The most similar name, which clap
 /// proposes, is another option.
-const TIPS: [(&str, &[&str], &str); 20] = [
+const TIPS: [(&str, &[&str], &str); 21] = [
     ("cp", &["-f", "--force", "-i", "--interactive"], OVERWRITE),
     ("cp", &["--direct", "--odirect", "--iflag", "--oflag"], DIRECT),
     ("cp", &["-j", "--jobs", "--threads", "--parallel", "--depth"], IODEPTH),
@@ -29,6 +29,7 @@ const TIPS: [(&str, &[&str], &str); 20] = [
         &["--ioengine"],
         "'--backend' selects those of diopter, '--with fio:NAME' one of fio",
     ),
+    ("bench", &["--fsync", "--fdatasync", "--sync"], SYNCS),
     ("bench", &["--filename", "--directory"], "name the file or directory without an option"),
     ("bench", &["-o", "--output"], "'--json-out FILE' and '--html FILE' write the result"),
     ("bench", &["--time", "-t", "--duration"], "'--runtime' sets the time of each round"),
@@ -39,6 +40,7 @@ const OVERWRITE: &str = "files are replaced without it; '--overwrite' allows a d
 const DIRECT: &str = "every copy uses direct I/O; 'dio run --report' does for other programs";
 const IODEPTH: &str = "'--iodepth' sets the requests in flight";
 const BS: &str = "'--bs' sets the bytes per request";
+const SYNCS: &str = "a job file has it: 'dio bench JOB.fio' with fsync=1 or fdatasync=1";
 const RECURSIVE: &str = "directories are read with all that is below them";
 
 /// The other targets of a command that clap requires.

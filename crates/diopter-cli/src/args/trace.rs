@@ -16,7 +16,7 @@ Examples:
   dio trace --device /mnt/fast -- fio job.fio
   dio trace --format=perfetto -o trace.pftrace -- fio job.fio
   dio trace -p 1234 --duration 10s
-  dio trace --live -p $(pidof -s postgres)
+  dio trace --live -p $(pgrep -o postgres)
   dio trace --all --duration 10s --json -o before.json
   dio trace --cgroup /sys/fs/cgroup/system.slice/mariadb.service --live
   dio trace --diff before.json after.json
@@ -129,7 +129,8 @@ pub struct TraceArgs {
 }
 
 fn pid(text: &str) -> Result<u32, String> {
-    let message = |_| "not a process ID, which is a number; `pidof NAME` prints those of a program";
+    let message =
+        |_| "not a process ID, which is a number; `pgrep -d, NAME` prints those of a program";
     text.parse().map_err(message).map_err(str::to_owned)
 }
 
@@ -154,7 +155,7 @@ mod tests {
             let words = ["dio", "trace", &format!("-p{id}")].map(Into::into);
             let message = parse(&words).unwrap_err().to_string();
             assert!(message.contains("not a process ID"), "{id}: {message}");
-            assert!(message.contains("pidof NAME"), "{id}: {message}");
+            assert!(message.contains("pgrep -d, NAME"), "{id}: {message}");
         }
     }
 }

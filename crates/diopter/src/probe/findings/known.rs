@@ -55,10 +55,11 @@ pub fn defers_every_write(file_system: &str, version: (u32, u32)) -> bool {
 /// Returns the remedy for cached pages.
 #[must_use]
 pub fn remedy_cached_pages(path: &Path) -> String {
+    let file = shell_word(path);
+    // It reads the file only: a word that is lost in copying destroys nothing.
     format!(
-        "end what reads or maps the file, then drop them: dd of={} oflag=nocache \
-         conv=notrunc,fdatasync count=0",
-        shell_word(path)
+        "end what reads or maps the file, then drop them: sync {file}; dd if={file} \
+         iflag=nocache count=0"
     )
 }
 

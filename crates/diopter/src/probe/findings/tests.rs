@@ -227,7 +227,11 @@ fn cached_pages_are_reported_in_pages_and_bytes_and_matter_more_when_dirty() {
     let clean = only(|facts| facts.cache = Some(residency(3, 0)));
     assert_eq!((clean.id, clean.severity), ("cached-pages", Severity::Notice));
     assert_eq!(clean.evidence, "3 of 262144 pages are cached: 12 KiB (12288 B)");
-    assert!(clean.remedy.contains("dd of=data.bin oflag=nocache"), "{}", clean.remedy);
+    assert!(
+        clean.remedy.contains("sync data.bin; dd if=data.bin iflag=nocache count=0"),
+        "{}",
+        clean.remedy
+    );
     let dirty = only(|facts| facts.cache = Some(residency(3, 2)));
     assert_eq!(dirty.severity, Severity::Warning);
     assert!(dirty.evidence.ends_with("; 2 of them not yet written back"), "{}", dirty.evidence);
