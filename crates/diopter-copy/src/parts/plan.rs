@@ -348,7 +348,8 @@ impl<'a> Planner<'a> {
             self.names.close();
             return self.enter(entry.open_dir()?, destination, path);
         }
-        if self.session.keeps_links_of(metadata) {
+        // Of links and nodes each name becomes a separate one.
+        if metadata.is_file() && self.session.keeps_links_of(metadata) {
             let place = Place { dir: level.path.clone(), name: entry.name.clone() };
             let before = || match level.is_new {
                 true => None,

@@ -175,6 +175,20 @@ fn the_names_of_a_file_in_several_directories_are_links_of_one_copy_also_with_re
     check_equal(&source, &target);
 }
 
+#[test]
+fn each_name_of_a_symbolic_link_is_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    std::os::unix::fs::symlink("nothing", source.join("link")).unwrap();
+    fs::hard_link(source.join("link"), source.join("another")).unwrap();
+    let text = job::succeed(2, words(dir.path(), &["-a"]));
+    assert!(text.contains("2 others, 0 hard links"), "{text}");
+    for name in ["link", "another"] {
+        assert_eq!(fs::read_link(target.join(name)).unwrap(), Path::new("nothing"));
+    }
+}
+
 /// Waits until a job has written so many bytes, and kills the rank that wrote most. Returns the
 /// bytes that had been written by then; `None` if the job ended before.
 fn kill_after(job: &mut Child, dir: &Path, bytes: u64) -> Option<u64> {
