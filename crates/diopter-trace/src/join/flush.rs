@@ -54,12 +54,12 @@ impl Join {
                 self.end_flush(open, Some((event.time, result)));
             }
             FlushEvent::Entry(entry) => {
+                self.end_earlier_flush(entry);
                 // No request follows from it.
                 self.thread(event.thread).entry = None;
                 let open = self.open_flush(event, FlushKind::Uring, None);
                 if let Some(open) = open.filter(|_| self.ring_flushes.len() < ENTRIES_MAX) {
-                    let before = self.ring_flushes.insert(entry, open);
-                    self.end_flush(before, None);
+                    self.ring_flushes.insert(entry, open);
                 }
             }
             FlushEvent::Of { inode, subvolume } => {
@@ -101,6 +101,13 @@ impl Join {
         let is_flush = open.is_some();
         self.end_flush(open, Some((event.time, result)));
         is_flush
+    }
+
+    /// A ring's entry is taken: a flush that had its address completed without an event, as those
+    /// with `IOSQE_CQE_SKIP_SUCCESS` do, and it is unknown when.
+    pub(super) fn end_earlier_flush(&mut self, entry: u64) {
+        let open = self.ring_flushes.remove(&entry);
+        self.end_flush(open, None);
     }
 
     /// A thread is gone, and does not return from its call.

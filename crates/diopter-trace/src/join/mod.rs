@@ -304,7 +304,10 @@ impl Join {
                 self.thread(thread).work = Some((event.time, function));
             }
             What::WorkQueued(_) | What::MovedElsewhere => {}
-            What::UringSubmitted(entry) => self.thread(thread).entry = Some(entry),
+            What::UringSubmitted(entry) => {
+                self.end_earlier_flush(entry);
+                self.thread(thread).entry = Some(entry);
+            }
             What::UringCompleted { entry, result } => self.entry_completed(&event, entry, result),
             What::UringPunted(entry) => self.punted(thread, entry),
             What::Reaped(count) => self.reaped(&event, count),

@@ -122,3 +122,19 @@ fn with_devices_only_flushes_of_files_on_them_count() {
         assert_eq!(script.flushes().0.flushes.flushes(), count);
     }
 }
+
+/// The kernel uses the memory of a completed entry again.
+#[test]
+fn a_flush_of_a_ring_without_a_completion_ends_with_the_next_use_of_its_entry() {
+    let mut script = Script::new();
+    script.ring().at(ROOT, What::Flush(FlushEvent::Entry(ENTRY)));
+    script.at(ROOT, What::UringPunted(ENTRY)).at(ROOT, What::Flush(FlushEvent::Entry(ENTRY)));
+    script.at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, 0).bio(ROOT);
+    script.at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+    script.at(ROOT, What::UringCompleted { entry: ENTRY, result: i64::from(LENGTH) });
+    let mut collector = Collector::default();
+    script.join.finish(&mut collector);
+    let flushes = &collector.beyond.flushes;
+    assert_eq!((flushes.uring, flushes.unfinished, flushes.latency()), (2, 2, None));
+    assert_eq!(collector.trace.requests[0].times.woken, Some(9000));
+}
