@@ -163,6 +163,9 @@ pub enum What {
     },
     /// A task ended.
     TaskEnded(u32),
+    /// The thread executed a program; its number was another one before if it did not lead its
+    /// process.
+    Executed { before: u32 },
     /// A process was moved to a control group of the second version.
     Moved { process: u32, cgroup: u64 },
     /// A process was moved in a hierarchy of the first version.
@@ -385,6 +388,9 @@ pub const SOURCES: &[Source] = &[
     }),
     source("sched/sched_process_exit", Need::Helps, &["pid"], |record| {
         What::TaskEnded(record.number32(0))
+    }),
+    source("sched/sched_process_exec", Need::Helps, &["old_pid"], |record| What::Executed {
+        before: record.number32(0),
     }),
     source(CGROUP_MOVE, Need::Helps, &["pid", "dst_id", "dst_root"], |record| {
         match record.number(2) {

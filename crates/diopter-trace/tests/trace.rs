@@ -503,3 +503,19 @@ fn every_flush_of_fio_is_counted_by_system_call_and_by_ring() {
         assert_eq!((flushes.failed, flushes.unfinished), (0, 0), "{flushes:#?}");
     }
 }
+
+#[test]
+fn a_program_that_a_thread_executes_is_traced_on() {
+    let Some(_alone) = alone(&["losetup", "mkfs.ext4"]) else { return };
+    if Command::new("python3").arg("--version").output().is_err() {
+        return;
+    }
+    let ground = Ground::new(Some(FileSystem::Ext4 { block: 4096, extra: &[] }));
+    let from = format!("if={}", ground.file().display());
+    let script = "import os, sys, threading, time\n\
+                  threading.Thread(target=lambda: os.execvp('dd', sys.argv[1:])).start()\n\
+                  time.sleep(600)";
+    let dd = ["dd", &from, "of=/dev/null", "bs=4k", "count=8", "iflag=direct", "status=none"];
+    let trace = traced(&[&["python3", "-c", script], &dd[..]].concat(), &ground.file());
+    assert_eq!((trace.requests.len(), trace.requests[0].thread_name.as_str()), (8, "dd"));
+}

@@ -317,6 +317,7 @@ impl Join {
             }
             What::TaskNamed { task, name } => self.thread(task).name = name,
             What::TaskEnded(task) => self.task_ended(task),
+            What::Executed { before } => self.executed(before, thread),
             What::Moved { process, cgroup } => self.moved(process, cgroup),
             What::UnwrittenConverted(inode) => self.thread(thread).converted = Some(inode),
             What::Allocated { inode, is_data } => {
@@ -376,6 +377,22 @@ impl Join {
     fn task_ended(&mut self, task: u32) {
         self.end_flush_of(task);
         self.threads.remove(&task);
+    }
+
+    /// A thread executed a program. All others of its process are gone, and it has the number of
+    /// the one that led them, which ended before.
+    fn executed(&mut self, before: u32, now: u32) {
+        if before == now {
+            return;
+        }
+        self.end_flush_of(before);
+        let late = self.late.remove(&before);
+        let was_member = self.threads.remove(&before).is_some_and(|thread| thread.is_member);
+        if was_member || late.is_some() {
+            // The event of its new name comes before this one.
+            let name = std::mem::take(&mut self.thread(now).name);
+            self.add_member(Member { thread: now, process: now, name });
+        }
     }
 
     /// A process was moved to a control group.

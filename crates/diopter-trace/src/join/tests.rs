@@ -118,6 +118,25 @@ fn the_time_of_a_trace_is_that_of_its_requests_and_not_of_other_events() {
     assert_eq!(Script::new().at(KERNEL, What::LogSlept).end().elapsed_ns, 0);
 }
 
+/// The kernel ends the leader, and gives its number to the thread that executes.
+#[test]
+fn a_program_that_a_thread_executes_is_traced_on() {
+    for (is_traced, requests) in [(true, 1), (false, 0)] {
+        let mut script = Script::new();
+        let (leader, thread) = if is_traced { (ROOT, WORKER) } else { (KERNEL, KERNEL + 1) };
+        let name = "a".to_owned();
+        script.at(leader, What::TaskMade { task: thread, name, is_thread: true });
+        script.at(leader, What::TaskEnded(leader));
+        script.at(leader, What::TaskNamed { task: leader, name: "dd".to_owned() });
+        script.at(leader, What::Executed { before: thread });
+        script.begin(leader, 0).bio(leader).at(leader, What::BioDone(sectors(0))).complete(leader);
+        script.begin(thread, 0).bio(thread);
+        let trace = script.end();
+        assert_eq!(trace.requests.len(), requests);
+        assert!(trace.requests.iter().all(|request| request.thread_name == "dd"));
+    }
+}
+
 #[test]
 fn a_request_of_a_ring_is_reported_as_such_also_when_its_entry_is_not_seen() {
     let mut script = Script::new();
