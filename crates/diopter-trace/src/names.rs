@@ -39,8 +39,8 @@ pub struct FileId {
 pub struct Paths {
     by_file: HashMap<FileId, PathBuf>,
     /// The files that processes had open when they were last looked at, by the number of the
-    /// descriptor.
-    by_descriptor: HashMap<(u32, u32), FileId>,
+    /// descriptor; `None` for one that was seen with two files.
+    by_descriptor: HashMap<(u32, u32), Option<FileId>>,
     /// Files of btrfs that were open for direct I/O.
     pub direct_on_btrfs: BTreeSet<PathBuf>,
 }
@@ -64,7 +64,16 @@ impl Paths {
     /// The file that a process had open by this number.
     #[must_use]
     pub fn of_descriptor(&self, process: u32, descriptor: u32) -> Option<FileId> {
-        self.by_descriptor.get(&(process, descriptor)).copied()
+        self.by_descriptor.get(&(process, descriptor)).copied().flatten()
+    }
+
+    /// Notes the file that a process has open by this number. A flush may be of either of two.
+    fn add_descriptor(&mut self, process: u32, descriptor: u32, file: FileId) {
+        if self.by_descriptor.len() >= PATHS_MAX {
+            self.by_descriptor.clear();
+        }
+        let seen = self.by_descriptor.entry((process, descriptor)).or_insert(Some(file));
+        *seen = seen.filter(|before| *before == file);
     }
 
     /// Notes a file's path, unless it has one.
@@ -88,10 +97,8 @@ pub fn look_at_files(processes: &[u32], has_children: bool, paths: &mut Paths) {
         for link in links.take(DESCRIPTORS_MAX) {
             let path = link.path();
             let number = link.file_name().to_str().and_then(|name| name.parse().ok());
-            if let (Some(file), Some(number)) = (look_at(&path, paths), number)
-                && paths.by_descriptor.len() < PATHS_MAX
-            {
-                paths.by_descriptor.insert((process, number), file);
+            if let (Some(file), Some(number)) = (look_at(&path, paths), number) {
+                paths.add_descriptor(process, number, file);
             }
         }
         let tasks = fs::read_dir(dir.join("task")).into_iter().flatten().flatten();
@@ -208,6 +215,12 @@ mod tests {
         assert_eq!(paths.get(file), Some(path.as_path()));
         let number = std::os::fd::AsRawFd::as_raw_fd(&open).cast_unsigned();
         assert_eq!(paths.of_descriptor(std::process::id(), number), Some(file));
+        // A number that is used again names no file.
+        let other = FileId { inode: Inode { number: 1, ..file.inode }, ..file };
+        for file in [other, file] {
+            paths.add_descriptor(std::process::id(), number, file);
+            assert_eq!(paths.of_descriptor(std::process::id(), number), None);
+        }
         assert_eq!(device_of(&path).unwrap(), file.inode.device);
         assert_eq!(file_of(dir.path()), None);
         assert!(device_of(&dir.path().join("absent")).is_err());
