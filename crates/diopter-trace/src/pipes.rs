@@ -12,7 +12,7 @@ use crate::error::TraceError;
 use crate::event::{self, now};
 use crate::instance::Instance;
 use crate::page::PageShape;
-use crate::programs::{Programs, RECORD_BYTES};
+use crate::programs::{Programs, RECORD_BYTES, RING_BYTES};
 use crate::spool::Spool;
 
 /// How long the pipes are left alone, at least and at most. Each turn of the reader takes a CPU
@@ -22,6 +22,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(60);
 /// KiB that one CPU records in a millisecond, at most: some 400 000 requests a second.
 const KIB_PER_MILLISECOND_MAX: u64 = 150;
+/// Bytes that the programs of one CPU record in a millisecond, at most: as many requests, of a
+/// record with its header each.
+const RING_BYTES_PER_MILLISECOND_MAX: u64 = 400 * 72;
 /// The pace is looked at this often.
 const PACE_TIME: Duration = Duration::from_millis(50);
 /// Bytes of events a second from which on wakeups are not recorded: some 30 000 requests of all
@@ -90,7 +93,7 @@ impl Pipes {
         let pace = Pace { since: Instant::now(), recorded: 0 };
         let block = vec![0; PAGES_AT_ONCE * spool.page_bytes()];
         let (records, lengths) = (Vec::new(), Vec::with_capacity(PAGES_AT_ONCE));
-        let pause = pause(buffer_kib);
+        let pause = pause(buffer_kib, programs.is_some().then_some(pipes.len()));
         Ok(Pipes { pipes, shape, programs, wakes, pace, pause, records, block, lengths, spool })
     }
 
@@ -205,10 +208,15 @@ impl Pipes {
     }
 }
 
-/// In this time the busiest CPU fills a third of its buffer.
-fn pause(buffer_kib: u64) -> Duration {
+/// In this time the busiest CPU fills a third of its buffer, and with programs so many CPUs
+/// together a third of the ring that they share.
+fn pause(buffer_kib: u64, cpus: Option<usize>) -> Duration {
     let third = Duration::from_millis(buffer_kib / 3 / KIB_PER_MILLISECOND_MAX);
-    third.clamp(PAUSE_MIN, PAUSE_MAX)
+    let pause = third.clamp(PAUSE_MIN, PAUSE_MAX);
+    let Some(cpus) = cpus.and_then(|cpus| u64::try_from(cpus).ok()) else { return pause };
+    let bytes = RING_BYTES_PER_MILLISECOND_MAX.saturating_mul(cpus.max(1));
+    let third = u64::try_from(RING_BYTES).expect("a length fits 64 bits") / 3;
+    pause.min(Duration::from_millis((third / bytes).max(1)))
 }
 
 /// Bytes of what one read of a pipe returns: a sub-buffer of the ring.
@@ -221,5 +229,21 @@ fn page_size(instance: &Instance) -> Result<usize, TraceError> {
         }
         // Before 6.8 a sub-buffer is a page of memory.
         Err(_) => Ok(rustix::param::page_size()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_leaves_room_in_the_buffer_and_in_the_ring_of_all_cpus() {
+        let pause = |kib, cpus| pause(kib, cpus).as_millis();
+        assert_eq!(
+            [pause(1 << 10, None), pause(1 << 14, None), pause(1 << 16, None)],
+            [10, 36, 60]
+        );
+        assert_eq!([pause(1 << 16, Some(2)), pause(1 << 16, Some(16))], [60, 12]);
+        assert_eq!([pause(1 << 10, Some(64)), pause(1 << 10, Some(1 << 20))], [3, 1]);
     }
 }

@@ -13,7 +13,7 @@ use crate::locked_memory::Unlimited;
 use crate::symbols;
 
 /// Bytes of the ring: room for 260 000 records.
-const RING_BYTES: usize = 16 << 20;
+pub const RING_BYTES: usize = 16 << 20;
 pub const RECORD_BYTES: usize = 64;
 
 /// The offsets of a record's parts below the frame pointer, and what they are.
