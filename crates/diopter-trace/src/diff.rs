@@ -271,7 +271,10 @@ fn findings(a: &Summary, b: &Summary) -> Vec<FindingChange> {
             seen_b: b.map(|finding| finding.evidence.seen.clone()),
         })
     };
-    names.into_iter().filter_map(change).collect()
+    // A document without flushes does not deny them.
+    let has_flushes = a.flushes_are_known && b.flushes_are_known;
+    let is_known = |name: &Name<'_>| has_flushes || name.0 != "flush-wait";
+    names.into_iter().filter(is_known).filter_map(change).collect()
 }
 
 #[cfg(test)]
@@ -334,6 +337,13 @@ mod tests {
         assert_eq!(names(&changed.figures), ["flushes.count", "flushes.latency_ns.p50"]);
         assert_eq!((changed.figures[0].a, changed.figures[0].b), (Some(10.0), Some(30.0)));
         let older = Summary { flushes_are_known: false, ..summary(&Job::default().trace()) };
+        let waits = |document: Summary| {
+            let id = "flush-wait".to_owned();
+            Summary { findings: vec![Finding { id, ..Finding::default() }], ..document }
+        };
+        let differing = |a, b| diff(&a, &waits(b)).findings.len();
+        assert_eq!(differing(older.clone(), with(30, 2000)), 0);
+        assert_eq!(differing(with(30, 2000), with(30, 2000)), 1);
         assert_eq!(diff(&older, &with(30, 2000)).figures[0].a, None);
     }
 
