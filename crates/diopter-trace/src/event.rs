@@ -207,7 +207,7 @@ pub enum FlushEvent {
         is_data: bool,
     },
     /// It returned 0 or a negative errno.
-    Returned { result: i64 },
+    Returned { result: i64, is_data: bool },
     /// A ring's entry that asks for one was taken.
     Entry(u64),
     /// The file system flushes a file of btrfs or f2fs.
@@ -291,7 +291,7 @@ pub const fn source(
 }
 
 /// Events of which there is one for each request, and that show only who woke and when: they are
-/// left off when there are too many. A single event of a system call makes all of them slower.
+/// left off when there are too many. Those of `fsync` stay: they are few, as a flush takes long.
 pub const WAKES: &[&str] = &[
     "syscalls/sys_enter_io_setup",
     "syscalls/sys_exit_io_getevents",
@@ -428,8 +428,8 @@ pub const SOURCES: &[Source] = &[
     }),
     source(FLUSH, FLUSHES, &["fd"], |record| called(record, false)),
     source("syscalls/sys_enter_fdatasync", Need::Helps, &["fd"], |record| called(record, true)),
-    source("syscalls/sys_exit_fsync", Need::Helps, &["ret"], returned),
-    source("syscalls/sys_exit_fdatasync", Need::Helps, &["ret"], returned),
+    source("syscalls/sys_exit_fsync", Need::Helps, &["ret"], |record| returned(record, false)),
+    source("syscalls/sys_exit_fdatasync", Need::Helps, &["ret"], |record| returned(record, true)),
     source("btrfs/btrfs_sync_file", Need::Helps, &["ino", "root_objectid", "fsid"], |record| {
         What::Flush(FlushEvent::Of {
             inode: Inode { device: Device(0), number: record.number(0) },
@@ -519,8 +519,8 @@ fn called(record: Record<'_>, is_data: bool) -> What {
     What::Flush(FlushEvent::Called { descriptor: record.number32(0), is_data })
 }
 
-fn returned(record: Record<'_>) -> What {
-    What::Flush(FlushEvent::Returned { result: record.signed(0) })
+fn returned(record: Record<'_>, is_data: bool) -> What {
+    What::Flush(FlushEvent::Returned { result: record.signed(0), is_data })
 }
 
 fn sectors(record: Record<'_>) -> Sectors {

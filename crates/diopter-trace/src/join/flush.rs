@@ -49,9 +49,12 @@ impl Join {
                     self.end_flush(before, None);
                 }
             }
-            FlushEvent::Returned { result } => {
+            FlushEvent::Returned { result, is_data } => {
                 let open = self.flushing.remove(&event.thread);
-                self.end_flush(open, Some((event.time, result)));
+                // The return of another call means that events between the two were lost.
+                let is_its =
+                    open.is_some_and(|open| is_data == (open.kind == FlushKind::Fdatasync));
+                self.end_flush(open, is_its.then_some((event.time, result)));
             }
             FlushEvent::Entry(entry) => {
                 self.end_earlier_flush(entry);
@@ -139,7 +142,7 @@ impl Join {
                 },
                 ..TracedFile::default()
             },
-            Flushed::Descriptor(number) => named(format!("descriptor {number}")),
+            Flushed::Descriptor(number) => named(format!("descriptor {}", number.cast_signed())),
             Flushed::OfRing => named("files of io_uring".to_owned()),
             Flushed::Other => named("other files".to_owned()),
         };

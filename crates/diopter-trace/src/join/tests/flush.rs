@@ -17,7 +17,11 @@ impl Script {
     }
 
     fn back(&mut self, thread: u32, result: i64) -> &mut Script {
-        self.at(thread, What::Flush(FlushEvent::Returned { result }))
+        self.at(thread, What::Flush(FlushEvent::Returned { result, is_data: false }))
+    }
+
+    fn back_data(&mut self, thread: u32, result: i64) -> &mut Script {
+        self.at(thread, What::Flush(FlushEvent::Returned { result, is_data: true }))
     }
 
     fn other_thread(&mut self) -> &mut Script {
@@ -41,7 +45,7 @@ impl Script {
 fn a_flush_is_a_call_and_its_return_and_of_the_file_that_is_named_between() {
     let mut script = Script::new();
     script.other_thread().call(ROOT).call_data(OTHER);
-    script.at(ROOT, What::SyncBegan(inode())).back(OTHER, EIO).back(ROOT, 0);
+    script.at(ROOT, What::SyncBegan(inode())).back_data(OTHER, EIO).back(ROOT, 0);
     let (totals, files) = script.flushes();
     let flushes = &totals.flushes;
     assert_eq!((flushes.fsync, flushes.fdatasync, flushes.threads()), (1, 1, 2));
@@ -68,6 +72,10 @@ fn a_return_that_is_lost_makes_its_flush_unfinished_and_no_other() {
     let flushes = script.flushes().0.flushes;
     assert_eq!((flushes.fsync, flushes.unfinished), (2, 1));
     assert_eq!(flushes.latency().unwrap().sum, 1000, "from the second call");
+    let mut script = Script::new();
+    script.call(ROOT).back_data(ROOT, 0);
+    let flushes = script.flushes().0.flushes;
+    assert_eq!((flushes.fsync, flushes.unfinished, flushes.latency()), (1, 1, None));
 }
 
 #[test]
