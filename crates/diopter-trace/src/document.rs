@@ -125,6 +125,12 @@ pub struct FlushSummary {
     /// The files that were flushed, also those without a direct request, the one with the most time
     /// first.
     pub by_file: Vec<FlushedFileSummary>,
+    /// Calls of `fsync` and `fdatasync` that returned without an error.
+    pub calls: u64,
+    /// Nanoseconds that threads were in these calls, all threads together.
+    pub calls_ns: u64,
+    /// True if events of rings were left off: then most flushes by io_uring may be missing.
+    pub uring_is_partial: bool,
 }
 
 /// The flushes of one file.
@@ -132,6 +138,8 @@ pub struct FlushSummary {
 #[serde(default)]
 pub struct FlushedFileSummary {
     /// Its path, `device:inode` where no path was seen, or `descriptor N` where no event named it.
+    /// `files of io_uring` are those of rings that no event named, and `other files` those after
+    /// the first 16384.
     pub path: String,
     /// `ext4`, `xfs`, `raw`, ...; empty if it is not known.
     pub file_system: String,

@@ -46,8 +46,10 @@ pub struct FlushTotals {
     /// By index into [`crate::model::Trace::flushed_files`].
     pub files: HashMap<usize, FileFlushes>,
     threads: HashSet<u32>,
-    /// The times of those that did not fail; made with the first.
-    times: Option<Recorder>,
+    /// The times of the calls that did not fail; made with the first.
+    calls: Option<Recorder>,
+    /// The times of those of rings.
+    rings: Option<Recorder>,
 }
 
 /// Counts and times of the flushes of one file.
@@ -83,7 +85,11 @@ impl FlushTotals {
         }
         file.sum = file.sum.saturating_add(took);
         file.max = file.max.max(took);
-        self.times.get_or_insert_with(Recorder::small).record(Some(took));
+        let times = match flush.kind {
+            FlushKind::Fsync | FlushKind::Fdatasync => &mut self.calls,
+            FlushKind::Uring => &mut self.rings,
+        };
+        times.get_or_insert_with(Recorder::small).record(Some(took));
     }
 
     /// Adds the flushes of another.
@@ -101,8 +107,10 @@ impl FlushTotals {
         for thread in &other.threads {
             self.add_thread(*thread);
         }
-        if let Some(times) = &other.times {
-            self.times.get_or_insert_with(Recorder::small).add(times);
+        for (times, other) in [(&mut self.calls, &other.calls), (&mut self.rings, &other.rings)] {
+            if let Some(other) = other {
+                times.get_or_insert_with(Recorder::small).add(other);
+            }
         }
     }
 
@@ -121,7 +129,20 @@ impl FlushTotals {
     /// The times of those that did not fail; `None` without any.
     #[must_use]
     pub fn latency(&self) -> Option<PhaseLatency> {
-        self.times.as_ref().and_then(Recorder::latency)
+        let mut times = Recorder::small();
+        self.calls.iter().chain(&self.rings).for_each(|some| times.add(some));
+        let all = times.latency()?;
+        // A histogram knows a time by its first digits.
+        let max = self.files.values().map(|file| file.max).max().unwrap_or(all.max);
+        let [p50, p90, p99, p99_9] = [all.p50, all.p90, all.p99, all.p99_9].map(|it| it.min(max));
+        Some(PhaseLatency { p50, p90, p99, p99_9, max, ..all })
+    }
+
+    /// The number and the time of `fsync` and `fdatasync` that did not fail.
+    #[must_use]
+    pub fn calls(&self) -> (u64, u64) {
+        let calls = self.calls.as_ref().and_then(Recorder::latency);
+        calls.map_or((0, 0), |latency| (latency.count, latency.sum))
     }
 
     fn add_thread(&mut self, thread: u32) {
@@ -165,6 +186,7 @@ mod tests {
             assert_eq!(totals.failures, BTreeMap::from([(9, times)]));
             let latency = totals.latency().unwrap();
             assert_eq!((latency.count, latency.sum, latency.max), (2 * times, 3000 * times, 2000));
+            assert_eq!(totals.calls(), (times, 1000 * times));
             let file =
                 FileFlushes { flushes: 4 * times, failed: times, sum: 3000 * times, max: 2000 };
             assert_eq!(totals.files[&0], file);

@@ -36,6 +36,8 @@ pub struct Trace {
     pub has_flushes: bool,
     /// True if a traced process has a submission ring.
     pub has_rings: bool,
+    /// True if events of rings were left off, and with them flushes.
+    pub is_uring_partial: bool,
     pub target: TracedTarget,
     pub ended: Ended,
     /// For how long events were recorded.

@@ -313,8 +313,9 @@ fn unknown(instance: &Instance, spool: SpoolFacts) -> Result<Vec<String>, TraceE
 }
 
 /// Flushes by rings have the events of wake-ups, which are left off when there are too many.
-fn unknown_of_rings(trace: &Trace, spool: SpoolFacts) -> Option<String> {
-    (trace.has_rings && spool.is_without_wakes).then(|| {
+fn unknown_of_rings(trace: &mut Trace, spool: SpoolFacts) -> Option<String> {
+    trace.is_uring_partial = trace.has_rings && spool.is_without_wakes;
+    trace.is_uring_partial.then(|| {
         "flushes by io_uring, once the machine made some 30 000 requests a second".to_owned()
     })
 }

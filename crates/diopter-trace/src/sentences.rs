@@ -28,18 +28,22 @@ pub fn without_requests(document: &Summary) -> String {
     )
 }
 
-/// Returns the sentence for flushes that took longer than all requests, or `None`.
+/// Returns the sentence for flushes that took longer than all requests, or a tenth of the trace, or
+/// `None`. Requests overlap: many at once take more time together than a thread has.
 #[must_use]
 pub fn of_flushes(document: &Summary) -> Option<String> {
-    let flushes = document.flushes.latency_ns?.sum;
+    let flushes = document.flushes.calls_ns;
     let requests = document.latency_ns.total.map_or(0, |total| total.sum);
-    (flushes >= requests).then(|| {
-        format!(
-            "threads were in flushes for {}, and in these requests for {}",
-            time_text(flushes),
-            time_text(requests)
-        )
-    })
+    if flushes == 0 {
+        return None;
+    }
+    let text = format!("threads were in flushes for {}", time_text(flushes));
+    if flushes >= requests {
+        return Some(format!("{text}, and in these requests for {}", time_text(requests)));
+    }
+    let traced = document.traced_ns;
+    (traced > 0 && flushes >= traced / 10)
+        .then(|| format!("{text} of {} traced", time_text(traced)))
 }
 
 /// Returns how flushes were asked for, and how they ended.
@@ -60,24 +64,34 @@ pub fn kinds_of_flushes(document: &Summary) -> String {
     if flushes.unfinished > 0 {
         parts.push(format!("{} without an end", flushes.unfinished));
     }
+    if flushes.uring_is_partial {
+        parts.push("most of io_uring not known".to_owned());
+    }
     parts.join(", ")
 }
 
-/// Returns the time that threads were in flushes; `None` if none took any.
+/// Returns the time that threads were in flushes, and that of flushes by rings; `None` if none took
+/// any. Threads may be short-lived: only that of a single one is a share of the trace.
 #[must_use]
 pub fn time_in_flushes(document: &Summary) -> Option<String> {
-    let sum = document.flushes.latency_ns?.sum;
-    let threads = document.flushes.threads.max(1);
-    let whole = u128::from(document.traced_ns) * u128::from(threads);
-    let share = match (u128::from(sum) * 1000).checked_div(whole) {
-        Some(share) => format!(", {}.{} % of", share / 10, share % 10),
-        None => " in".to_owned(),
-    };
-    let threads = match threads {
-        1 => "the time of 1 thread".to_owned(),
-        many => format!("the time of {many} threads"),
-    };
-    Some(format!("{}{share} {threads}", time_text(sum)))
+    let flushes = &document.flushes;
+    let mut parts = Vec::new();
+    if flushes.calls > 0 {
+        let (ns, traced) = (flushes.calls_ns, document.traced_ns);
+        let mut text = format!("{} of {} traced", time_text(ns), time_text(traced));
+        // The threads of rings are among them.
+        match flushes.threads {
+            _ if flushes.uring > 0 => {}
+            1 => text.push_str(", by 1 thread"),
+            many => text.push_str(&format!(", by {many} threads")),
+        }
+        parts.push(text);
+    }
+    let of_rings = flushes.latency_ns?.sum.saturating_sub(flushes.calls_ns);
+    if of_rings > 0 {
+        parts.push(format!("flushes by io_uring took {} together", time_text(of_rings)));
+    }
+    Some(parts.join("; ")).filter(|text| !text.is_empty())
 }
 
 /// Returns the sentence for a document without findings, and true if it is good news: the time of
@@ -89,6 +103,9 @@ pub fn without_findings(document: &Summary) -> (String, bool) {
     }
     match of_flushes(document).or_else(|| of_wake_up(document)) {
         Some(sentence) => (format!("none, but {sentence}"), false),
+        None if document.flushes.uring_is_partial => {
+            ("none, but flushes by io_uring are not known".to_owned(), false)
+        }
         None => ("none: nothing slowed these requests down".to_owned(), true),
     }
 }
@@ -156,15 +173,26 @@ mod tests {
             let mut document = with_wake(0);
             let latency = PhaseLatency { count: 4, sum, ..PhaseLatency::default() };
             document.flushes.latency_ns = Some(latency);
-            (document.flushes.threads, document.traced_ns) = (2, 4000);
+            (document.flushes.calls, document.flushes.calls_ns) = (4, sum);
+            (document.flushes.threads, document.traced_ns) = (2, 9990);
             document
         };
         let (text, is_good) = without_findings(&with(1000));
         let expected = "none, but threads were in flushes for 1.0 us, and in these requests for";
         assert!(!is_good && text.starts_with(expected), "{text}");
-        assert!(without_findings(&with(999)).1);
-        let text = time_in_flushes(&with(1000)).unwrap();
-        assert_eq!(text, "1.0 us, 12.5 % of the time of 2 threads");
+        let (text, is_good) = without_findings(&with(999));
+        assert!(!is_good && text.ends_with("in flushes for 999 ns of 10.0 us traced"), "{text}");
+        assert!(without_findings(&with(998)).1);
+        let mut partial = with(998);
+        partial.flushes.uring_is_partial = true;
+        let (text, is_good) = without_findings(&partial);
+        assert!(!is_good && text.contains("flushes by io_uring are not known"), "{text}");
+        assert_eq!(kinds_of_flushes(&partial), "most of io_uring not known");
+        assert_eq!(time_in_flushes(&with(999)).unwrap(), "999 ns of 10.0 us traced, by 2 threads");
+        let mut rings = with(5000);
+        (rings.flushes.calls_ns, rings.flushes.uring) = (1000, 1);
+        let expected = "1.0 us of 10.0 us traced; flushes by io_uring took 4.0 us together";
+        assert_eq!(time_in_flushes(&rings).unwrap(), expected);
         assert_eq!(time_in_flushes(&with_wake(0)), None);
     }
 

@@ -37,7 +37,10 @@ pub fn summary_of(trace: &Trace, beyond: &Totals) -> Summary {
     let flushes = flushes(trace, &beyond.flushes);
     let mut findings = findings::findings(trace);
     let requests_ns = latency_ns.total.map_or(0, |total| total.sum);
-    findings::add_flushes(&mut findings, &flushes, (requests_ns, trace.traced_ns));
+    // A lost return and a lost call make one long flush of two.
+    if trace.lost_events == 0 {
+        findings::add_flushes(&mut findings, &flushes, (requests_ns, trace.traced_ns));
+    }
     Summary {
         schema: SCHEMA.to_owned(),
         made_by: format!("dio {}", env!("CARGO_PKG_VERSION")),
@@ -86,6 +89,7 @@ pub fn summary_of(trace: &Trace, beyond: &Totals) -> Summary {
 
 fn flushes(trace: &Trace, totals: &FlushTotals) -> FlushSummary {
     let failures = failures(&totals.failures);
+    let (calls, calls_ns) = totals.calls();
     FlushSummary {
         count: totals.flushes(),
         fsync: totals.fsync,
@@ -97,6 +101,9 @@ fn flushes(trace: &Trace, totals: &FlushTotals) -> FlushSummary {
         threads: totals.threads(),
         latency_ns: totals.latency(),
         by_file: flushed_files(trace, totals),
+        calls,
+        calls_ns,
+        uring_is_partial: trace.is_uring_partial,
     }
 }
 

@@ -208,6 +208,8 @@ pub fn flushes() -> FlushSummary {
         failures: vec![failure],
         threads: 2,
         latency_ns: Some(latency),
+        calls: 300,
+        calls_ns: 600_000_000,
         by_file: vec![file("/srv/log", 200, 450_000_000), file("/srv/data", 100, 150_000_000)],
         ..FlushSummary::default()
     }

@@ -7,11 +7,17 @@ use crate::document::{Evidence, Finding, FlushSummary, Severity};
 
 /// Flushes that take less than this part of the trace slow nothing down: a copy ends with one.
 const PART_OF_TRACE: u64 = 100;
+/// Fewer calls are the end of a copy or of a program, not what it does all the time.
+const CALLS_MIN: u64 = 10;
 
 /// All flushes and all requests count, those that a long trace does not keep too.
 pub(super) fn finding(flushes: &FlushSummary, requests_ns: u64, traced_ns: u64) -> Option<Finding> {
     let latency = flushes.latency_ns?;
-    let flushes_ns = latency.sum;
+    // The flushes of rings overlap, and no thread has to wait for them.
+    let (calls, flushes_ns) = (flushes.calls, flushes.calls_ns);
+    if calls < CALLS_MIN {
+        return None;
+    }
     if flushes_ns < requests_ns || flushes_ns < traced_ns / PART_OF_TRACE {
         return None;
     }
@@ -23,12 +29,11 @@ pub(super) fn finding(flushes: &FlushSummary, requests_ns: u64, traced_ns: u64) 
     let seen = format!(
         "threads were in flushes for {}{of_requests}; {} flushes, p50 {}, p99 {}",
         time_text(flushes_ns),
-        latency.count,
+        calls,
         time_text(latency.p50),
         time_text(latency.p99),
     );
-    let figures =
-        [("flushes", latency.count), ("flushes_ns", flushes_ns), ("requests_ns", requests_ns)];
+    let figures = [("flushes", calls), ("flushes_ns", flushes_ns), ("requests_ns", requests_ns)];
     let files = flushes.by_file.iter().filter(|file| file.time_ns > 0).take(FILES_MAX);
     Some(Finding {
         id: "flush-wait".to_owned(),

@@ -420,6 +420,8 @@ fn flushes_that_took_as_long_as_all_requests_are_a_finding_and_the_first_of_its_
         FlushedFileSummary { path: "/srv/log".to_owned(), time_ns: 1, ..Default::default() };
     let flushes = FlushSummary {
         latency_ns: Some(latency),
+        calls: 10,
+        calls_ns: 3000,
         by_file: vec![of_log, FlushedFileSummary::default()],
         ..FlushSummary::default()
     };
@@ -440,5 +442,9 @@ fn flushes_that_took_as_long_as_all_requests_are_a_finding_and_the_first_of_its_
     assert_eq!(with(&flushes, (3001, 0)).len(), 2);
     // One flush at the end of a long copy is none.
     assert_eq!(with(&flushes, (0, 300_100)).len(), 2);
+    let few = FlushSummary { calls: 9, ..flushes.clone() };
+    assert_eq!(with(&few, (1000, 0)).len(), 2);
+    let of_rings = FlushSummary { calls_ns: 999, ..flushes };
+    assert_eq!(with(&of_rings, (1000, 0)).len(), 2);
     assert_eq!(with(&FlushSummary::default(), (0, 0)).len(), 2);
 }

@@ -32,7 +32,7 @@ pub fn page(trace: &Trace, summary: &Summary) -> String {
             (breakdown::section(trace, summary))
             (timeline(summary, &sample))
             (parts::completions(summary))
-            @if summary.flushes.count > 0 { (parts::flushes(summary)) }
+            @if has_flushes(summary) { (parts::flushes(summary)) }
             (parts::files(summary))
             (parts::bios(summary))
             (parts::foot(summary))
@@ -54,7 +54,7 @@ fn contents(summary: &Summary) -> Markup {
     ];
     let shown = sections.iter().filter(|(id, _)| match *id {
         "timeline" => summary.requests > 0,
-        "flushes" => summary.flushes.count > 0,
+        "flushes" => has_flushes(summary),
         _ => true,
     });
     html! {
@@ -62,6 +62,10 @@ fn contents(summary: &Summary) -> Markup {
             ul { @for (id, name) in shown { li { a href={ "#" (id) } { (name) } } } }
         }
     }
+}
+
+fn has_flushes(summary: &Summary) -> bool {
+    summary.flushes.count > 0 || summary.flushes.uring_is_partial
 }
 
 fn timeline(summary: &Summary, sample: &Sample) -> Markup {

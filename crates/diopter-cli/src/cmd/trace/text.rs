@@ -260,7 +260,7 @@ fn phases(document: &Summary) -> Table {
 /// Adds the flushes, if there were any, and the files with the most time.
 fn flushes(text: &mut String, document: &Summary, look: &Look) {
     let flushes = &document.flushes;
-    if flushes.count == 0 {
+    if flushes.count == 0 && !flushes.uring_is_partial {
         return;
     }
     put(text, &look.paint(Tone::Head, "\nflushes"));
@@ -272,6 +272,9 @@ fn flushes(text: &mut String, document: &Summary, look: &Look) {
     }
     if let Some(sentence) = sentences::time_in_flushes(document) {
         text.push_str(&look.entry(INDENT, "  in all", &sentence));
+    }
+    if flushes.by_file.is_empty() {
+        return;
     }
     let whole = flushes.latency_ns.map_or(0, |latency| latency.sum);
     let mut table = Table::new(&[
@@ -617,6 +620,8 @@ mod tests {
             failures: vec![FailureSummary { errno, number: 22, requests: 1 }],
             threads: 2,
             latency_ns: Some(latency),
+            calls: 300,
+            calls_ns: sum,
             by_file: vec![
                 file("/srv/mysql/ib_logfile0", 200, 450_000_000),
                 file("/srv/mysql/data", 100, 150_000_000),
@@ -635,7 +640,7 @@ mod tests {
         let expected = [
             "  count     201 fsync, 100 fdatasync, 1 failed with EINVAL",
             "  each      p50 1.9 ms, p99 4.1 ms, max 9.0 ms",
-            "  in all    600 ms, 30.0 % of the time of 2 threads",
+            "  in all    600 ms of 1.0 s traced, by 2 threads",
             "  flushed file            flushes  failed    time   share     max",
             "  /srv/mysql/ib_logfile0      200       0  450 ms  75.0 %  9.0 ms",
             "  /srv/mysql/data             100       0  150 ms  25.0 %  9.0 ms",
@@ -656,6 +661,9 @@ mod tests {
             assert!(report.contains(word), "{word}: {report}");
         }
         assert!(!of(&Summary::default(), &LOOK).contains("flushes"));
+        let unseen = FlushSummary { uring_is_partial: true, ..FlushSummary::default() };
+        let report = of(&Summary { flushes: unseen, ..Summary::default() }, &LOOK);
+        assert!(report.contains("most of io_uring not known") && !report.contains("flushed file"));
     }
 
     #[test]
