@@ -119,7 +119,8 @@ pub fn of_wake_up(document: &Summary) -> Option<String> {
     (wake * 2 > total).then(|| {
         format!(
             "{} % of the time is wake-up: requests were complete, and their threads were busy, \
-             collect results in batches, or waited for a CPU",
+             collect results in batches, waited for a CPU, or flushed the device after durable \
+             writes",
             wake * 100 / total.max(1)
         )
     })

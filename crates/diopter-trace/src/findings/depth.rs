@@ -63,7 +63,8 @@ fn finding(trace: &Trace, shown: &Shown, reached: u64, room: u64) -> Finding {
 }
 
 /// Returns true if others could have been in flight with it: not if the kernel holds it alone
-/// (another finding), and not on a device that is done before the submission returns.
+/// (another finding), and not on a device that is done before the submission returns. A request of
+/// a worker is not seen while it waits for the worker.
 fn could_overlap(trace: &Trace, request: &TracedRequest) -> bool {
     let is_inline = request
         .bios
@@ -72,6 +73,7 @@ fn could_overlap(trace: &Trace, request: &TracedRequest) -> bool {
         .all(|bio| bio.context == Some(Context::Task));
     matches!(request.door, Door::Aio | Door::Uring)
         && request.is_extending != Some(true)
+        && !request.is_punted
         && !request.is_buffered
         && failure_of(request).is_none()
         && !is_inline
