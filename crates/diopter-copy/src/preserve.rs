@@ -28,6 +28,10 @@ const INHERITED: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_defau
 /// Attribute that holds the label of SELinux.
 const LABEL: &[u8] = b"security.selinux";
 
+/// The access lists once more, as XFS stores them. On another file system they mean nothing, and
+/// back on XFS an old list would replace the one that the file has.
+const ACCESS_LISTS_OF_XFS: &[u8] = b"trusted.SGI_ACL_";
+
 /// The access list of a file or directory.
 const ACCESS_LIST: &str = INHERITED[0];
 
@@ -128,6 +132,7 @@ impl Preserve {
     fn has_extended(&self, name: &[u8]) -> bool {
         // Both describe the very file that they are on.
         ![RECORD_NAME, MANIFEST_ATTRIBUTE].map(str::as_bytes).contains(&name)
+            && !name.starts_with(ACCESS_LISTS_OF_XFS)
             && self.has(if INHERITED.map(str::as_bytes).contains(&name) {
                 Attribute::Mode
             } else if name == LABEL {
@@ -501,6 +506,8 @@ mod tests {
         ] {
             assert_eq!(kept.has_extended(name.as_bytes()), expected, "{name}");
         }
+        let all = Preserve::new(&[Attribute::All], &[]);
+        assert!(all.has_extended(b"trusted.one") && !all.has_extended(b"trusted.SGI_ACL_FILE"));
     }
 
     #[test]

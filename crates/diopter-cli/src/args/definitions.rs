@@ -433,7 +433,13 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
         command = command.long_version(preload::LONG_VERSION.as_str());
     }
     let matches = command.try_get_matches_from_mut(words);
-    let matches = matches.map_err(|error| improved(error, &mut command, words))?;
+    let matches = matches.map_err(|error| match tips::help_by_accident(&error, words) {
+        Some((name, message)) => {
+            let of = command.find_subcommand_mut(name).expect("a command");
+            of.error(ErrorKind::ArgumentConflict, message)
+        }
+        None => improved(error, &mut command, words),
+    })?;
     let cli = Cli::from_arg_matches(&matches)?;
     if let Command::Cp(CpArgs { names, target_directory: None, .. }) = &cli.command
         && let [source] = names.as_slice()

@@ -1,5 +1,6 @@
 //! Tips for options that people know from other programs and `dio` does not have.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use clap::Command;
@@ -87,6 +88,27 @@ pub fn improved(mut error: clap::Error, of: &mut Command, next: Option<&str>) ->
     error
 }
 
+/// Returns the command and the message, if an `h` among other short options asked for help: with
+/// cp and rsync, from where these options come, it is about sizes, and a script would take the help
+/// for a copy that succeeded.
+pub fn help_by_accident(error: &clap::Error, words: &[OsString]) -> Option<(&'static str, String)> {
+    let command =
+        words.get(1).and_then(|word| ["cp", "verify", "sum"].into_iter().find(|it| word == it));
+    let is_asked = words.iter().any(|word| word == "-h" || word == "--help");
+    if error.kind() != ErrorKind::DisplayHelp || is_asked {
+        return None;
+    }
+    let is_cluster = |word: &&str| {
+        word.len() > 2 && word.starts_with('-') && !word.starts_with("--") && word.contains('h')
+    };
+    let cluster = words.iter().filter_map(|word| word.to_str()).find(is_cluster)?;
+    let message = format!(
+        "'h' in '{cluster}' asks for help, and nothing would be done; leave it out: sizes have \
+         units without it"
+    );
+    Some((command?, message))
+}
+
 fn add(error: &mut clap::Error, tip: impl Into<StyledStr>) {
     let tip = ContextValue::StyledStrs(vec![tip.into()]);
     error.insert(ContextKind::Suggested, tip);
@@ -146,6 +168,13 @@ mod tests {
         assert!(of(&["dio", "cp", "-f", "a", "b"]).contains("'-n' keeps"));
         for words in [&["dio", "trace"][..], &["dio", "trace", "--duration", "1s"]] {
             assert!(of(words).contains("tip: '-p PID', '--cgroup PATH' and '--all'"));
+        }
+        for words in [&["dio", "cp", "-avh", "a", "b"][..], &["dio", "cp", "-hr", "a", "b"]] {
+            let text = of(words);
+            assert!(text.contains("asks for help, and nothing would be done"), "{text}");
+        }
+        for words in [&["dio", "cp", "-av", "-h"][..], &["dio", "cp", "-h"]] {
+            assert!(of(words).contains("Usage: dio cp"));
         }
         // clap's own remain for similar names.
         assert!(of(&["dio", "cp", "--verbos", "a", "b"]).contains("'--verbose'"));
