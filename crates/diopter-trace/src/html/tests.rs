@@ -136,7 +136,11 @@ fn awkward() -> Trace {
 
 #[test]
 fn at_every_width_words_are_whole_and_nothing_is_cut_off() {
-    let page = page_of(&awkward());
+    let trace = awkward();
+    let mut summary = summary(&trace);
+    summary.flushes = crate::synthetic::flushes();
+    summary.flushes.by_file[0].path = trace.files[0].path.clone();
+    let page = page(&trace, &summary);
     for (width, scheme) in [(1400, "dark"), (800, "light"), (400, "light")] {
         let Some(Opened(mut browser, _dir)) = opened(&page, width, scheme) else { return };
         assert_eq!(browser.layout_faults(), Vec::<String>::new(), "at {width}");
