@@ -96,11 +96,7 @@ fn table() -> Vec<(&'static str, Job, Vec<&'static str>)> {
         ("stripes one by one", Job::with(one_by_one), vec!["serial-stripes"]),
         ("stripes at once", Job::with(|job| job.files = 4), vec![]),
         ("a queue of which one place is used", Job::with(shallow), vec!["depth-never-reached"]),
-        (
-            "a queue whose requests go to workers, which are not seen in it",
-            Job::with(shallow_punted),
-            vec!["io-wq-punt"],
-        ),
+        ("a queue of workers' requests", Job::with(shallow_punted), vec!["io-wq-punt"]),
         ("one at a time, as was asked", Job::with(deep_as_asked), vec![]),
     ]
 }
