@@ -12,6 +12,7 @@ mod btrfs;
 mod event;
 mod btf;
 mod locked_memory;
+mod code;
 mod programs;
 mod process;
 mod probes;

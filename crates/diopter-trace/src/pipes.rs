@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use crate::code::RECORD_BYTES;
 use crate::error::TraceError;
 use crate::event::{self, now};
 use crate::instance::Instance;
 use crate::page::PageShape;
-use crate::programs::{Programs, RECORD_BYTES, RING_BYTES};
+use crate::programs::{Programs, RING_BYTES};
 use crate::spool::Spool;
 
 /// How long the pipes are left alone, at least and at most. Each turn of the reader takes a CPU

@@ -3,29 +3,18 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use diopter_os::bpf::{
-    Attached, Counter, HELPER_CLOCK, HELPER_OUTPUT, HELPER_TASK, Place, Program, Ring, attach,
-};
+use diopter_os::bpf::{Attached, Counter, Place, Program, Ring, attach};
 
 use crate::btf::Btf;
+use crate::code::{
+    COUNT, Code, DEVICE, INODE, POSITION, R1, R6, R7, R8, R9, RECORD_BYTES, REST, SUBJECT,
+};
 use crate::event::{Device, Event, Inode, What};
 use crate::locked_memory::Unlimited;
 use crate::symbols;
 
 /// Bytes of the ring: room for 260 000 records.
 pub const RING_BYTES: usize = 16 << 20;
-pub const RECORD_BYTES: usize = 64;
-
-/// The offsets of a record's parts below the frame pointer, and what they are.
-const TIME: i16 = -64;
-const KIND: i16 = -56;
-const THREAD: i16 = -52;
-const SUBJECT: i16 = -48;
-const POSITION: i16 = -40;
-const COUNT: i16 = -32;
-const DEVICE: i16 = -24;
-const INODE: i16 = -16;
-const REST: i16 = -8;
 
 const KIND_BIO: i32 = 1;
 const KIND_CACHED: i32 = 2;
@@ -43,8 +32,6 @@ const END_BEFORE_5_16: &str = "blkdev_bio_end_io_simple";
 const FORM_ALONE: i32 = 1;
 const FORM_OF_SEVERAL: i32 = 2;
 const FORM_WAITED_FOR: i32 = 3;
-/// `BPF_RB_NO_WAKEUP`: who reads looks often enough.
-const NO_WAKEUP: i32 = 1;
 
 /// Programs that run in the kernel until this is dropped.
 #[derive(Debug)]
@@ -79,29 +66,6 @@ struct BioFields {
     in_request: i16,
     /// Where the program finds the bio among its arguments.
     argument: i16,
-}
-
-#[derive(Clone, Copy)]
-struct Register(u64);
-
-const R0: Register = Register(0);
-const R1: Register = Register(1);
-const R2: Register = Register(2);
-const R3: Register = Register(3);
-const R4: Register = Register(4);
-/// Kept over calls, as are the next ones.
-const R6: Register = Register(6);
-const R7: Register = Register(7);
-const R8: Register = Register(8);
-const R9: Register = Register(9);
-const FRAME: Register = Register(10);
-
-/// Instructions in the making.
-#[derive(Default)]
-struct Code {
-    instructions: Vec<u64>,
-    /// Jumps to the end.
-    leaving: Vec<usize>,
 }
 
 impl Programs {
@@ -293,9 +257,9 @@ fn bio_code(fields: BioFields, ends: &[(u64, i32)]) -> Code {
     code.store(SUBJECT, R6);
     code.move_field(POSITION, R6, fields.private);
     code.store(COUNT, R8);
-    code.clear(DEVICE);
-    code.clear(INODE);
-    code.put(0x7a, FRAME, R0, (REST, i32::from(fields.in_request)));
+    code.store_constant(DEVICE, 0);
+    code.store_constant(INODE, 0);
+    code.store_constant(REST, i32::from(fields.in_request));
     code
 }
 
@@ -309,13 +273,13 @@ fn cached_code(fields: Fields) -> Code {
     code.leave_if(R8, 0);
     code.stamp(KIND_CACHED);
     code.store(SUBJECT, R6);
-    code.clear(POSITION);
+    code.store_constant(POSITION, 0);
     code.store(COUNT, R8);
     code.load(R9, R7, fields.inode);
     code.move_field(INODE, R9, fields.number);
     code.load(R9, R9, fields.super_block);
     code.move_half(DEVICE, R9, fields.device);
-    code.clear(REST);
+    code.store_constant(REST, 0);
     code
 }
 
@@ -330,102 +294,6 @@ impl Fields {
             super_block: btf.field("inode", "i_sb")?,
             device: btf.field("super_block", "s_dev")?,
         })
-    }
-}
-
-impl Code {
-    fn put(&mut self, opcode: u64, target: Register, from: Register, parts: (i16, i32)) {
-        let (offset, value) = parts;
-        let offset = u64::from(offset.cast_unsigned()) << 16;
-        let value = u64::from(value.cast_unsigned()) << 32;
-        self.instructions.push(opcode | target.0 << 8 | from.0 << 12 | offset | value);
-    }
-
-    fn load(&mut self, target: Register, base: Register, offset: i16) {
-        self.put(0x79, target, base, (offset, 0));
-    }
-
-    /// To the record.
-    fn store(&mut self, offset: i16, from: Register) {
-        self.put(0x7b, FRAME, from, (offset, 0));
-    }
-
-    fn clear(&mut self, offset: i16) {
-        self.put(0x7a, FRAME, R0, (offset, 0));
-    }
-
-    /// From a field of a structure to the record.
-    fn move_field(&mut self, to: i16, base: Register, field: i16) {
-        self.load(R1, base, field);
-        self.store(to, R1);
-    }
-
-    /// The same for a field of four bytes; the record has eight for it.
-    fn move_half(&mut self, to: i16, base: Register, field: i16) {
-        self.put(0x61, R1, base, (field, 0));
-        self.store(to, R1);
-    }
-
-    /// `target = value` if `register` is `address`.
-    fn set_if_equal(&mut self, target: Register, value: i32, register: Register, address: u64) {
-        let (low, high) = (address << 32, address >> 32 << 32);
-        self.instructions.extend([0x18 | R1.0 << 8 | low, high]);
-        self.put(0x5d, register, R1, (1, 0));
-        self.set(target, value);
-    }
-
-    fn copy(&mut self, target: Register, from: Register) {
-        self.put(0xbf, target, from, (0, 0));
-    }
-
-    fn set(&mut self, target: Register, value: i32) {
-        self.put(0xb7, target, R0, (0, value));
-    }
-
-    fn call(&mut self, helper: i32) {
-        self.put(0x85, R0, R0, (0, helper));
-    }
-
-    fn leave_if(&mut self, register: Register, value: i32) {
-        self.leaving.push(self.instructions.len());
-        self.put(0x15, register, R0, (0, value));
-    }
-
-    /// A map's address, or with 2 for `kind` that of its first value.
-    fn set_map(&mut self, target: Register, kind: u64, descriptor: i32) {
-        self.put(0x18, target, Register(kind), (0, descriptor));
-        self.put(0, R0, R0, (0, 0));
-    }
-
-    /// Time, kind and thread.
-    fn stamp(&mut self, kind: i32) {
-        self.call(HELPER_CLOCK);
-        self.store(TIME, R0);
-        self.call(HELPER_TASK);
-        self.put(0x63, FRAME, R0, (THREAD, 0));
-        self.put(0x62, FRAME, R0, (KIND, kind));
-    }
-
-    /// The record goes out, or is counted as lost.
-    fn finish(mut self, (ring, lost): (i32, i32)) -> Vec<u64> {
-        self.set_map(R1, 1, ring);
-        self.copy(R2, FRAME);
-        self.put(0x07, R2, R0, (0, i32::from(TIME)));
-        self.set(R3, i32::try_from(RECORD_BYTES).expect("a small record"));
-        self.set(R4, NO_WAKEUP);
-        self.call(HELPER_OUTPUT);
-        self.leave_if(R0, 0);
-        self.set_map(R1, 2, lost);
-        self.set(R2, 1);
-        self.put(0xdb, R1, R2, (0, 0));
-        let end = self.instructions.len();
-        for jump in std::mem::take(&mut self.leaving) {
-            let distance = u64::try_from(end - jump - 1).expect("a short program");
-            self.instructions[jump] |= distance << 16;
-        }
-        self.set(R0, 0);
-        self.put(0x95, R0, R0, (0, 0));
-        self.instructions
     }
 }
 

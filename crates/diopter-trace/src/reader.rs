@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::code::RECORD_BYTES;
 use crate::error::TraceError;
 use crate::event::{self, Event, Source};
 use crate::format::{Field, Record, number};
 use crate::instance::{Instance, Listened};
 use crate::page::PageShape;
-use crate::programs::{self, RECORD_BYTES};
+use crate::programs;
 use crate::spool::Spool;
 
 /// The meaning of records, by their numbers.
