@@ -3,10 +3,14 @@
 // Nothing here knows benchmarks.
 
 const NARROW = 560;
+/** The margin for names on a narrow page, in pixels. */
+const NARROW_MARGIN = 116;
+/** The average width of a letter in the charts' font. */
+const LABEL_PIXELS = 6.4;
 
 /** Shortens a text to a width in pixels, by the average width of the charts' font. */
 function clipped(text, pixels) {
-  const most = Math.max(4, Math.floor(pixels / 6.4));
+  const most = Math.max(4, Math.floor(pixels / LABEL_PIXELS));
   if (text.length <= most) return text;
   // Cut the middle: names differ at their ends.
   const tail = Math.floor((most - 1) / 3);

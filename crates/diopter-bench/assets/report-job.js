@@ -281,7 +281,7 @@ function processorChart(width, list) {
   const layout = layOut(lines);
   if (layout.bars.length === 0) return null;
   const isNarrow = width < NARROW;
-  const left = Math.min(d3.max(layout.bars, (line) => line.label.length) * 6.4 + 14, isNarrow ? 116 : 250);
+  const left = labelMargin(layout, isNarrow ? NARROW_MARGIN : 250);
   const total = (line) => line.cell.user_ns + line.cell.system_ns;
   const ticks = isNarrow ? 3 : 6;
   const part = (from, to, fill, name) => Plot.barX(layout.bars, { y: "at", x1: from, x2: to, fill, insetTop: 1, insetBottom: 1, className: name });

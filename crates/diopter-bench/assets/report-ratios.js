@@ -95,6 +95,11 @@ function layOut(lines) {
   return { lines, bars: lines.filter((line) => !line.head), heads: lines.filter((line) => line.head), domain: lines.map((line) => line.at) };
 }
 
+/** Returns the margin for the names of the lines, of at most `most` pixels. */
+function labelMargin({ bars }, most) {
+  return Math.min(Math.ceil(d3.max(bars, (line) => line.label.length) * LABEL_PIXELS) + 14, most);
+}
+
 /** Returns the names of the lines, and the headings of their groups; shared by all bar charts. */
 function lineLabels({ bars, heads }, left) {
   return [
@@ -132,13 +137,19 @@ function ratioTicks(low, high, most) {
   return high / low < 12 && within.length <= most ? within : logTicks(low, high, most);
 }
 
+/** Moves names that are too long for a narrow page above their bars. */
+function withNamesAbove(lines) {
+  const isLong = lines.some((line) => line.label && line.label.length * LABEL_PIXELS + 14 > NARROW_MARGIN);
+  if (!isLong || lines.some((line) => line.head)) return lines;
+  return lines.flatMap((line) => [{ head: line.label }, { ...line, label: "" }]);
+}
+
 function ratioChart(width, lines) {
-  const layout = layOut(lines);
+  const isNarrow = width < NARROW;
+  const layout = layOut(isNarrow ? withNamesAbove(lines) : lines);
   const known = layout.bars.filter(({ cell }) => isNumber(cell.ratio));
   if (layout.bars.length === 0) return null;
-  const isNarrow = width < NARROW;
-  const longest = d3.max(layout.bars, (line) => line.label.length) * 6.4 + 14;
-  const left = Math.min(longest, isNarrow ? 116 : 250);
+  const left = labelMargin(layout, isNarrow ? NARROW_MARGIN : 250);
   const hasIntervals = known.some(({ cell }) => isNumber(cell.low));
   const right = isNarrow ? 62 : (isJudged ? 156 : 60) + (hasIntervals ? 94 : 0);
   const ends = known.flatMap(({ cell }) => [cell.ratio, isNumber(cell.low) ? cell.low : cell.ratio, isNumber(cell.high) ? cell.high : cell.ratio]).filter((end) => end > 0);
