@@ -1,29 +1,55 @@
 //! `io-wq-punt`: io_uring could not submit requests without blocking and gave them to a worker.
 
-use super::{PER_MILLE_COSTLY, shown};
+use super::{PER_MILLE_COSTLY, count, shown};
 use crate::document::{Finding, Severity};
 use crate::model::{Door, Trace};
+
+const OF_FILES: (&str, &str) = (
+    "submitting them would have blocked (an extending write, blocks to allocate, the times of a \
+     file that was not written lately, a lock that was held, a full queue of the device)",
+    "allocate and write the file before, keep no more in flight than the device's queue takes \
+     (queue/nr_requests), and do not set IOSQE_ASYNC",
+);
+/// A raw device has no blocks to allocate. A driver that takes bios and never says that it does not
+/// block gets no request that must not (`BLK_FEAT_NOWAIT` in include/linux/blkdev.h).
+const OF_DEVICES: (&str, &str) = (
+    "submitting them would have blocked (a full queue of the device, a request that the device \
+     does not take at once)",
+    "keep no more in flight than the device's queue takes (queue/nr_requests), make requests that \
+     fit (queue/max_sectors_kb), and do not set IOSQE_ASYNC",
+);
+const ALL_OF_DEVICES: (&str, &str) = (
+    "the device's driver accepts no request that must not block (as zram's and other drivers of \
+     bios), or the application asks for a worker (IOSQE_ASYNC)",
+    "do not set IOSQE_ASYNC; if it is not set, use AIO or threads with such a device: they have no \
+     hand-over",
+);
 
 pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
     let is_uring = |door| matches!(door, Door::Uring | Door::Unknown);
     let could = |request: &super::TracedRequest| request.is_punted || is_uring(request.door);
     let found = shown(trace, PER_MILLE_COSTLY, could, |request| request.is_punted);
-    let finding = found.map(|shown| Finding {
-        id: "io-wq-punt".to_owned(),
-        reason: None,
-        severity: Severity::Warning,
-        evidence: shown.evidence(
-            trace,
-            format!("{} were handed to a worker of io_uring", shown.share("requests")),
-        ),
-        cause: "submitting them would have blocked (an extending write, blocks to allocate, the \
-                times of a file that was not written lately, a lock that was held, a full queue \
-                of the device), so a thread of io_uring's own did it: \
-                a hand-over and a context switch each"
-            .to_owned(),
-        remedy: "allocate and write the file before, keep no more in flight than the device's \
-                 queue takes (queue/nr_requests), and do not set IOSQE_ASYNC"
-            .to_owned(),
+    let finding = found.map(|shown| {
+        let is_raw = shown.requests.iter().all(|request| trace.requests[*request].is_raw);
+        let (cause, remedy) = match is_raw {
+            true if count(shown.requests.len()) == shown.of => ALL_OF_DEVICES,
+            true => OF_DEVICES,
+            false => OF_FILES,
+        };
+        Finding {
+            id: "io-wq-punt".to_owned(),
+            reason: None,
+            severity: Severity::Warning,
+            evidence: shown.evidence(
+                trace,
+                format!("{} were handed to a worker of io_uring", shown.share("requests")),
+            ),
+            cause: format!(
+                "{cause}, so a thread of io_uring's own did it: a hand-over and a context switch \
+                 each"
+            ),
+            remedy: remedy.to_owned(),
+        }
     });
     finding.into_iter().collect()
 }

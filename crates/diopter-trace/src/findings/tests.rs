@@ -88,6 +88,7 @@ fn table() -> Vec<(&'static str, Job, Vec<&'static str>)> {
             vec!["failed-requests:EINVAL"],
         ),
         ("requests to io-wq", Job::with(punted), vec!["io-wq-punt"]),
+        ("requests of a raw device to io-wq", Job::with(punted_raw), vec!["io-wq-punt"]),
         (
             "waits for the journal",
             Job::with(|job| job.mark = |request| request.waited_for_journal = true),
@@ -154,6 +155,11 @@ fn punted(job: &mut Job) {
     job.mark = |request| request.is_punted = true;
 }
 
+fn punted_raw(job: &mut Job) {
+    punted(job);
+    job.mark = |request| (request.is_punted, request.is_raw) = (true, true);
+}
+
 fn one_by_one(job: &mut Job) {
     job.files = 4;
     job.depth = 1;
@@ -192,6 +198,16 @@ fn a_finding_has_evidence_a_cause_and_a_remedy() {
             assert!(evidence.examples.iter().all(|one| one.total_ns <= slowest), "{name}");
         }
     }
+}
+
+#[test]
+fn a_raw_device_to_which_every_request_goes_by_a_worker_has_no_blocks_to_allocate() {
+    let cause = |trace: &Trace| findings(trace).remove(0).cause;
+    let mut trace = Job::with(punted_raw).trace();
+    assert!(cause(&trace).starts_with("the device's driver accepts no request"));
+    trace.requests[0].is_punted = false;
+    assert!(cause(&trace).contains("a full queue of the device, a request that the device"));
+    assert!(cause(&Job::with(punted).trace()).contains("blocks to allocate"));
 }
 
 /// Every `n`th request of a trace gets a mark.
