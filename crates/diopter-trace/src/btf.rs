@@ -118,6 +118,22 @@ impl Btf {
         None
     }
 
+    /// The value of a name of an enumeration, of those with values of 32 bits.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<u32> {
+        let enumerations = self.types.iter().filter(|at| self.kind(**at) == Some(KIND_ENUM));
+        enumerations.flat_map(|at| self.values(*at)).find(|(found, _)| *found == name)?.1
+    }
+
+    /// The names of an enumeration, and their values.
+    fn values(&self, at: usize) -> impl Iterator<Item = (&str, Option<u32>)> {
+        let count = word(&self.bytes, at + 4).and_then(|info| index(info & 0xffff));
+        let places = (0..count.unwrap_or_default()).map(move |value| at + 12 + value * 8);
+        places.filter_map(|at| {
+            Some((name(&self.bytes, self.strings, at)?, word(&self.bytes, at + 4)))
+        })
+    }
+
     /// Keeps the name of what programs are made with.
     fn note(&mut self, at: usize) -> Option<()> {
         let kind = self.kind(at)?;
@@ -186,4 +202,38 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 
 fn index(word: u32) -> Option<usize> {
     usize::try_from(word).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An enumeration of two names behind a type of twelve bytes and no tail.
+    fn enumeration() -> Vec<u8> {
+        let strings = b"\0__REQ_META\0__REQ_FUA\0";
+        let types = [1, KIND_POINTER << 24, 0, 0, KIND_ENUM << 24 | 2, 4, 1, 12, 12, 17_u32];
+        let length = |bytes: usize| u32::try_from(bytes).unwrap();
+        let header =
+            [24, 0, length(types.len() * 4), length(types.len() * 4), length(strings.len())];
+        let mut bytes = [&MAGIC.to_ne_bytes()[..], &[1, 0]].concat();
+        bytes.extend(header.iter().chain(&types).flat_map(|word: &u32| word.to_ne_bytes()));
+        bytes.extend_from_slice(strings);
+        bytes
+    }
+
+    #[test]
+    fn a_name_of_an_enumeration_has_its_value() {
+        let btf = Btf::parse(enumeration()).unwrap();
+        assert_eq!(btf.value("__REQ_META"), Some(12));
+        assert_eq!(btf.value("__REQ_FUA"), Some(17));
+        assert_eq!(btf.value("__REQ_SYNC"), None);
+    }
+
+    #[test]
+    fn types_that_are_cut_short_are_an_error() {
+        let bytes = enumeration();
+        for length in [0, 10, 23] {
+            assert!(Btf::parse(bytes[..length].to_vec()).is_err(), "{length}");
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! Programs of eBPF in the making: instructions that fill one record of fixed size on the stack, and
-//! hand it to a ring.
+//! Programs of eBPF in the making: instructions that fill one record of fixed size on the stack,
+//! and write it to a ring.
 
 use diopter_os::bpf::{HELPER_CLOCK, HELPER_OUTPUT, HELPER_TASK};
 
@@ -64,16 +64,26 @@ impl Code {
         self.put(0x7a, FRAME, R0, (offset, value));
     }
 
+    /// A field of four bytes.
+    pub fn load_half(&mut self, target: Register, base: Register, offset: i16) {
+        self.put(0x61, target, base, (offset, 0));
+    }
+
+    /// The lower four bytes to the record.
+    pub fn store_half(&mut self, offset: i16, from: Register) {
+        self.put(0x63, FRAME, from, (offset, 0));
+    }
+
     /// From a field of a structure to the record.
     pub fn move_field(&mut self, to: i16, base: Register, field: i16) {
         self.load(R1, base, field);
         self.store(to, R1);
     }
 
-    /// The same for a field of four bytes; the record has eight for it.
+    /// The same for a field of four bytes.
     pub fn move_half(&mut self, to: i16, base: Register, field: i16) {
-        self.put(0x61, R1, base, (field, 0));
-        self.store(to, R1);
+        self.load_half(R1, base, field);
+        self.store_half(to, R1);
     }
 
     /// `target = value` if `register` is `address`.
@@ -112,7 +122,7 @@ impl Code {
         self.call(HELPER_CLOCK);
         self.store(TIME, R0);
         self.call(HELPER_TASK);
-        self.put(0x63, FRAME, R0, (THREAD, 0));
+        self.store_half(THREAD, R0);
         self.put(0x62, FRAME, R0, (KIND, kind));
     }
 

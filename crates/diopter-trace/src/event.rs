@@ -303,6 +303,9 @@ pub const WAKES: &[&str] = &[
 /// Events of work that are of use for two functions only.
 pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start"];
 
+/// The event of a bio that is handed down, where no program records it.
+pub const BIO: &str = "block/block_bio_queue";
+
 /// The event without which no flush by a system call is known.
 pub const FLUSH: &str = "syscalls/sys_enter_fsync";
 
@@ -335,7 +338,7 @@ pub const SOURCES: &[Source] = &[
     source("iomap/iomap_dio_invalidate_fail", Need::Helps, &["dev", "ino"], |record| {
         What::InvalidateFailed(inode(record))
     }),
-    source("block/block_bio_queue", Need::Must, SECTORS, |record| What::BioQueued(sectors(record))),
+    source(BIO, Need::Must, SECTORS, |record| What::BioQueued(sectors(record))),
     source("block/block_bio_complete", DEVICE, SECTORS, |record| What::BioDone(sectors(record))),
     source("block/block_split", Need::Helps, &["dev", "sector", "new_sector"], |record| {
         What::BioCut {

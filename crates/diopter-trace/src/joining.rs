@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::TraceError;
 use crate::join::Join;
-use crate::reader::{Decoder, Events};
+use crate::reader::Events;
 use crate::spool::Spool;
 use crate::totals::{Collector, FileTotals, Totals};
 
@@ -48,12 +48,11 @@ impl Joining {
     #[must_use]
     pub fn new(
         join: Join,
-        (spool, decoder): (Arc<Spool>, Decoder),
+        (spool, events): (Arc<Spool>, Events),
         kept_max: usize,
         is_watched: bool,
     ) -> Joining {
         let collector = Collector::new(kept_max, is_watched);
-        let events = Events::new(spool.clone(), decoder);
         Joining { join, events, spool, collector, held_max: HELD_MAX }
     }
 
@@ -68,11 +67,12 @@ impl Joining {
         self.advance(self.spool.complete_until(), Some(Instant::now() + TURN_TIME))
     }
 
-    /// Joins the rest, once no event follows.
+    /// Joins the rest, once no event follows that ends before `until`.
     ///
     /// # Errors
     /// [`TraceError::Malformed`], [`TraceError::Machine`].
-    pub fn finish(mut self) -> Result<Collector, TraceError> {
+    pub fn finish(mut self, until: u64) -> Result<Collector, TraceError> {
+        self.events.end(until);
         self.advance(u64::MAX, None)?;
         self.join.files.refresh();
         self.join.finish(&mut self.collector);

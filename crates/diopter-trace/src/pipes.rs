@@ -31,6 +31,9 @@ const PACE_TIME: Duration = Duration::from_millis(50);
 /// Bytes of events a second from which on wakeups are not recorded: some 30 000 requests of all
 /// processes.
 const PACE_BYTES_MAX: u64 = 12 << 20;
+/// Bios a second from which on they are not, where programs record each: a request on a raw device
+/// has fewer bytes of events.
+const PACE_BIOS_MAX: u64 = 30_000;
 /// The reader's niceness: before everything that is not of real time.
 const PRIORITY: i32 = -20;
 /// So many pages in one round mean that there are more.
@@ -65,7 +68,10 @@ pub struct Pipes {
 #[derive(Debug)]
 struct Pace {
     since: Instant,
+    /// Bytes of the spool until then.
     recorded: u64,
+    /// Bios that programs recorded since.
+    bios: u64,
 }
 
 impl Pipes {
@@ -91,7 +97,7 @@ impl Pipes {
         let spool = Arc::new(Spool::new(pipes.len() + 1, page_size(instance)?, bytes_max)?);
         let wakes = event::WAKES.iter().filter(|name| instance.has_event(name));
         let wakes = wakes.map(|name| instance.path(&format!("events/{name}/enable"))).collect();
-        let pace = Pace { since: Instant::now(), recorded: 0 };
+        let pace = Pace { since: Instant::now(), recorded: 0, bios: 0 };
         let block = vec![0; PAGES_AT_ONCE * spool.page_bytes()];
         let (records, lengths) = (Vec::new(), Vec::with_capacity(PAGES_AT_ONCE));
         let pause = pause(buffer_kib, programs.is_some().then_some(pipes.len()));
@@ -183,15 +189,17 @@ impl Pipes {
             return;
         }
         let recorded = self.spool.recorded();
+        let is_above =
+            |count: u64, max: u64| u128::from(count) * 1000 > u128::from(max) * elapsed.as_millis();
         let bytes = recorded - self.pace.recorded;
-        if u128::from(bytes) * 1000 > u128::from(PACE_BYTES_MAX) * elapsed.as_millis() {
+        if is_above(bytes, PACE_BYTES_MAX) || is_above(self.pace.bios, PACE_BIOS_MAX) {
             for switch in self.wakes.drain(..) {
                 // The other events cost time and show more.
                 std::fs::write(switch, "0").ok();
             }
             self.spool.leave_off_wakes();
         }
-        self.pace = Pace { since: Instant::now(), recorded };
+        self.pace = Pace { since: Instant::now(), recorded, bios: 0 };
     }
 
     /// Takes the records of the programs so far, in the order of their times: CPUs share the ring,
@@ -199,7 +207,7 @@ impl Pipes {
     fn take_records(&mut self) -> Result<(), TraceError> {
         let Some(programs) = &mut self.programs else { return Ok(()) };
         self.records.clear();
-        programs.take(&mut self.records);
+        self.pace.bios += programs.take(&mut self.records);
         let mut records: Vec<&[u8]> = self.records.chunks_exact(RECORD_BYTES).collect();
         records.sort_by_key(|record| record.first_chunk().map(|time| u64::from_ne_bytes(*time)));
         for page in records.chunks(self.spool.page_bytes() / RECORD_BYTES) {

@@ -1,5 +1,6 @@
 //! eBPF programs for data that no tracepoint exposes: requests on raw devices, and files with
-//! cached pages. Each program checks a condition and writes one record of fixed size.
+//! cached pages. Each program checks a condition and writes one record of fixed size. What a
+//! program records of a bio is in one record, which costs less time than an event and a record.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -9,15 +10,20 @@ use crate::btf::Btf;
 use crate::code::{
     COUNT, Code, DEVICE, INODE, POSITION, R1, R6, R7, R8, R9, RECORD_BYTES, REST, SUBJECT,
 };
-use crate::event::{Device, Event, Inode, What};
+use crate::event::{Device, Event, Flow, Inode, Sectors, What};
 use crate::locked_memory::Unlimited;
 use crate::symbols;
 
 /// Bytes of the ring: room for 260 000 records.
 pub const RING_BYTES: usize = 16 << 20;
 
+/// A bio of a raw device, whose sectors an event shows.
 const KIND_BIO: i32 = 1;
 const KIND_CACHED: i32 = 2;
+/// A bio, with its sectors.
+const KIND_WHOLE_BIO: i32 = 3;
+/// The second half of a word of a record.
+const HALF: i16 = 4;
 
 /// The function that ends a bio of a raw device says how its request was asked for. Where there are
 /// several names, the first that the kernel has is the one: Linux 6.12 has both of the last, and
@@ -29,6 +35,8 @@ const ENDS: [(&[&str], i32); 3] = [
 ];
 /// The end of a bio that is waited for, in kernels that may end all others like those of several.
 const END_BEFORE_5_16: &str = "blkdev_bio_end_io_simple";
+/// Not of a raw device.
+const FORM_OTHER: i32 = 0;
 const FORM_ALONE: i32 = 1;
 const FORM_OF_SEVERAL: i32 = 2;
 const FORM_WAITED_FOR: i32 = 3;
@@ -43,6 +51,8 @@ pub struct Programs {
     has_cached: bool,
     /// True if every request on a raw device is recorded.
     has_raw: bool,
+    /// True if every bio is recorded.
+    has_bios: bool,
 }
 
 /// Fields that lead from a request to its file's cached pages.
@@ -68,11 +78,36 @@ struct BioFields {
     argument: i16,
 }
 
+/// Fields that show the sectors of a bio, and what is done to them.
+#[derive(Clone, Copy, Debug)]
+struct SectorFields {
+    /// From 5.12 on.
+    partition: i16,
+    device: i16,
+    start: i16,
+    bytes: i16,
+    operation: i16,
+}
+
+/// Bits of a bio's operation, and the names of their numbers.
+const OPERATION: u32 = 0xff;
+const READ: u32 = 0;
+const WRITE: u32 = 1;
+const METADATA: u32 = 12;
+const DURABLE: u32 = 17;
+const NAMES: [(&str, u32); 4] = [
+    ("REQ_OP_READ", READ),
+    ("REQ_OP_WRITE", WRITE),
+    ("__REQ_META", METADATA),
+    ("__REQ_FUA", DURABLE),
+];
+
 impl Programs {
     /// Loads the programs that this kernel accepts; each that fails is reported as a sentence.
-    /// Without `with_cached`, others show cached pages.
+    /// Without `with_cached`, others show cached pages. Bios are those of `devices`, or of all if
+    /// it is empty.
     #[must_use]
-    pub fn load(with_cached: bool) -> (Option<Programs>, Vec<String>) {
+    pub fn load(with_cached: bool, devices: &[Device]) -> (Option<Programs>, Vec<String>) {
         let nothing = match with_cached {
             true => "requests on raw devices, and whether files had cached pages",
             false => "requests on raw devices",
@@ -94,14 +129,14 @@ impl Programs {
         let output = (ring.as_fd().as_raw_fd(), lost.as_fd().as_raw_fd());
         let mut attached = Vec::new();
         let (ends, missing) = ends(symbols::address);
-        let has_raw = match raw_program(&btf, &ends, output) {
-            Ok(program) => {
+        let (has_raw, has_bios) = match bio_program(&btf, (&ends, devices), output) {
+            Ok((program, has_bios)) => {
                 attached.push(program);
-                missing.is_empty()
+                (missing.is_empty(), has_bios)
             }
             Err(why) => {
                 unknown.push(format!("requests on raw devices: {why}"));
-                false
+                (false, false)
             }
         };
         if !ends.is_empty() {
@@ -114,7 +149,13 @@ impl Programs {
             Some(Err(why)) => unknown.push(format!("whether files had cached pages: {why}")),
             None => {}
         }
-        (Some(Programs { _attached: attached, ring, lost, has_cached, has_raw }), unknown)
+        (Some(Programs { _attached: attached, ring, lost, has_cached, has_raw, has_bios }), unknown)
+    }
+
+    /// True if every bio is recorded, which then needs no event.
+    #[must_use]
+    pub fn has_bios(&self) -> bool {
+        self.has_bios
     }
 
     /// True if every request on a raw device is recorded.
@@ -135,54 +176,113 @@ impl Programs {
         self.lost.value().unwrap_or_default()
     }
 
-    /// Appends the records since the last call.
-    pub fn take(&mut self, records: &mut Vec<u8>) {
+    /// Appends the records since the last call. Returns how many are of bios that have no event.
+    pub fn take(&mut self, records: &mut Vec<u8>) -> u64 {
+        let mut bios = 0;
         self.ring.take(|record| {
-            if record.len() == RECORD_BYTES {
+            if let Some(words) = Words::of(record) {
+                bios += u64::from(words.kind() == KIND_WHOLE_BIO);
                 records.extend_from_slice(record);
             }
         });
+        bios
     }
 }
 
-#[must_use]
-pub fn event(record: &[u8]) -> Option<Event> {
-    let word = |index: usize| {
-        let bytes = record.get(index * 8..index * 8 + 8)?;
-        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
-    };
-    // Two halves share a word; the first of them is first in memory.
-    let half = |index: usize| {
-        let bytes = record.get(index * 4..index * 4 + 4)?;
-        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
-    };
-    let kind = i32::try_from(half(2)?).ok()?;
-    let what = match kind {
-        KIND_BIO => {
-            let (bio, request) = (word(2)?, word(3)?);
-            let form = i32::try_from(word(4)?).ok()?;
-            let is_of_several = form == FORM_OF_SEVERAL;
-            What::RawBio {
-                request: if is_of_several { request } else { bio },
-                is_first: !is_of_several || bio.wrapping_sub(request) == word(7)?,
-                is_waited_for: match form {
-                    FORM_ALONE => Some(false),
-                    FORM_WAITED_FOR => Some(true),
-                    _ => None,
-                },
-            }
-        }
-        KIND_CACHED => {
-            let device = Device(u32::try_from(word(5)?).ok()?);
-            What::CachedPages(Inode { device, number: word(6)? })
-        }
-        _ => return None,
-    };
-    Some(Event { time: word(0)?, cpu: 0, thread: half(3)?, flags: 0, what })
+/// The events of a record, in their order.
+pub fn events(record: &[u8]) -> impl Iterator<Item = Event> + use<> {
+    let record = Words::of(record);
+    let whats = record.map(|record| match record.kind() {
+        KIND_BIO => [record.raw_bio(), None],
+        KIND_WHOLE_BIO => [Some(What::BioQueued(record.sectors())), record.raw_bio()],
+        KIND_CACHED => [Some(What::CachedPages(record.inode())), None],
+        _ => [None, None],
+    });
+    let whats = whats.unwrap_or_default().into_iter().flatten();
+    whats.zip(record.into_iter().cycle()).map(|(what, record)| Event {
+        time: record.words[0],
+        cpu: 0,
+        thread: record.halves[THREAD_AT],
+        flags: 0,
+        what,
+    })
 }
 
-/// The program that records which bios of raw devices are one request.
-fn raw_program(btf: &Btf, ends: &[(u64, i32)], output: (i32, i32)) -> Result<Attached, String> {
+/// Where a record has its kind and thread, and the halves of the words that have two, in the order
+/// of the memory.
+const KIND_AT: usize = 2;
+const THREAD_AT: usize = 3;
+const FORM_AT: usize = 8;
+const OPERATION_AT: usize = 9;
+const DEVICE_AT: usize = 10;
+const BYTES_AT: usize = 11;
+
+/// A record as numbers.
+#[derive(Clone, Copy, Debug)]
+struct Words {
+    words: [u64; RECORD_BYTES / 8],
+    halves: [u32; RECORD_BYTES / 4],
+}
+
+impl Words {
+    fn of(record: &[u8]) -> Option<Words> {
+        let mut all = Words { words: [0; RECORD_BYTES / 8], halves: [0; RECORD_BYTES / 4] };
+        for (word, bytes) in all.words.iter_mut().zip(record.as_chunks().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        for (half, bytes) in all.halves.iter_mut().zip(record.as_chunks().0) {
+            *half = u32::from_ne_bytes(*bytes);
+        }
+        (record.len() == RECORD_BYTES).then_some(all)
+    }
+
+    fn kind(&self) -> i32 {
+        self.halves[KIND_AT].cast_signed()
+    }
+
+    /// Returns the request of a bio of a raw device; `None` for another bio.
+    fn raw_bio(&self) -> Option<What> {
+        let [_, _, bio, request, _, _, _, first] = self.words;
+        let form = self.halves[FORM_AT].cast_signed();
+        let is_of_several = form == FORM_OF_SEVERAL;
+        (form != FORM_OTHER).then_some(What::RawBio {
+            request: if is_of_several { request } else { bio },
+            is_first: !is_of_several || bio.wrapping_sub(request) == first,
+            is_waited_for: match form {
+                FORM_ALONE => Some(false),
+                FORM_WAITED_FOR => Some(true),
+                _ => None,
+            },
+        })
+    }
+
+    /// The sectors of a bio, as an event of the block layer would show them.
+    fn sectors(&self) -> Sectors {
+        let operation = self.halves[OPERATION_AT];
+        let has = |bit: u32| operation >> bit & 1 != 0;
+        let count = self.halves[BYTES_AT] / 512;
+        let flow = match operation & OPERATION {
+            READ if count > 0 && !has(METADATA) => Flow::Read,
+            WRITE if count > 0 && !has(METADATA) => Flow::Write,
+            _ => Flow::Other,
+        };
+        let device = Device(self.halves[DEVICE_AT]);
+        Sectors { device, start: self.words[6], count, flow, is_durable: has(DURABLE), error: 0 }
+    }
+
+    fn inode(&self) -> Inode {
+        Inode { device: Device(self.halves[DEVICE_AT]), number: self.words[6] }
+    }
+}
+
+/// The program that records bios, and which of raw devices are one request; true if it records
+/// those of file systems too, and their sectors. That needs fields and numbers that not every
+/// kernel has.
+fn bio_program(
+    btf: &Btf,
+    (ends, devices): (&[(u64, i32)], &[Device]),
+    output: (i32, i32),
+) -> Result<(Attached, bool), String> {
     if ends.is_empty() {
         let names = ENDS.iter().flat_map(|(names, _)| *names).copied().collect::<Vec<_>>();
         return Err(format!("/proc/kallsyms has none of {}", names.join(", ")));
@@ -206,7 +306,13 @@ fn raw_program(btf: &Btf, ends: &[(u64, i32)], output: (i32, i32)) -> Result<Att
         in_request: field("blkdev_dio", "bio")?,
         argument,
     };
-    load_at(target, &bio_code(fields, ends).finish(output))
+    if let Some(sectors) = SectorFields::find(btf)
+        && let Ok(whole) =
+            load_at(target, &whole_bio_code((fields, sectors), ends, devices).finish(output))
+    {
+        return Ok((whole, true));
+    }
+    Ok((load_at(target, &bio_code(fields, ends).finish(output))?, false))
 }
 
 /// The functions of [`ENDS`] that a kernel has, and a sentence for each form that it lacks.
@@ -247,20 +353,59 @@ fn cached_program(btf: &Btf, fields: Fields, output: (i32, i32)) -> Result<Attac
 fn bio_code(fields: BioFields, ends: &[(u64, i32)]) -> Code {
     let mut code = Code::default();
     code.load(R6, R1, fields.argument);
+    set_form(&mut code, fields, ends);
+    code.leave_if(R8, FORM_OTHER);
+    code.stamp(KIND_BIO);
+    code.store_constant(COUNT, 0);
+    code.store_constant(DEVICE, 0);
+    code.store_constant(INODE, 0);
+    store_request(&mut code, fields);
+    code
+}
+
+/// A bio is handed down: records it with its sectors, and for one of a raw device the same as
+/// [`bio_code`].
+fn whole_bio_code(
+    (fields, sectors): (BioFields, SectorFields),
+    ends: &[(u64, i32)],
+    devices: &[Device],
+) -> Code {
+    let mut code = Code::default();
+    code.load(R6, R1, fields.argument);
+    code.load(R9, R6, sectors.partition);
+    code.load_half(R9, R9, sectors.device);
+    if !devices.is_empty() {
+        code.set(R8, 0);
+        for device in devices {
+            code.set_if_equal(R8, 1, R9, u64::from(device.0));
+        }
+        code.leave_if(R8, 0);
+    }
+    set_form(&mut code, fields, ends);
+    code.stamp(KIND_WHOLE_BIO);
+    code.store_half(DEVICE, R9);
+    code.move_half(DEVICE + HALF, R6, sectors.bytes);
+    code.move_half(COUNT + HALF, R6, sectors.operation);
+    code.move_field(INODE, R6, sectors.start);
+    store_request(&mut code, fields);
+    code
+}
+
+/// Sets `R8` to the form of the bio in `R6`.
+fn set_form(code: &mut Code, fields: BioFields, ends: &[(u64, i32)]) {
     code.load(R7, R6, fields.end);
-    code.set(R8, 0);
+    code.set(R8, FORM_OTHER);
     for (address, form) in ends {
         code.set_if_equal(R8, *form, R7, *address);
     }
-    code.leave_if(R8, 0);
-    code.stamp(KIND_BIO);
+}
+
+/// Records which request the bio in `R6` of the form in `R8` is of.
+fn store_request(code: &mut Code, fields: BioFields) {
     code.store(SUBJECT, R6);
     code.move_field(POSITION, R6, fields.private);
-    code.store(COUNT, R8);
-    code.store_constant(DEVICE, 0);
-    code.store_constant(INODE, 0);
+    code.store_half(COUNT, R8);
     code.store_constant(REST, i32::from(fields.in_request));
-    code
 }
 
 /// The begin of a direct request on a file system: records a file with cached pages.
@@ -278,9 +423,25 @@ fn cached_code(fields: Fields) -> Code {
     code.load(R9, R7, fields.inode);
     code.move_field(INODE, R9, fields.number);
     code.load(R9, R9, fields.super_block);
+    code.store_constant(DEVICE, 0);
     code.move_half(DEVICE, R9, fields.device);
     code.store_constant(REST, 0);
     code
+}
+
+impl SectorFields {
+    /// Finds them; `None` if one is missing, or if the kernel has other numbers for what is done.
+    fn find(btf: &Btf) -> Option<SectorFields> {
+        let is_known = NAMES.iter().all(|(name, number)| btf.value(name) == Some(*number));
+        let iterator = btf.field("bio", "bi_iter")?;
+        is_known.then_some(SectorFields {
+            partition: btf.field("bio", "bi_bdev")?,
+            device: btf.field("block_device", "bd_dev")?,
+            start: iterator + btf.field("bvec_iter", "bi_sector")?,
+            bytes: iterator + btf.field("bvec_iter", "bi_size")?,
+            operation: btf.field("bio", "bi_opf")?,
+        })
+    }
 }
 
 impl Fields {
@@ -298,54 +459,4 @@ impl Fields {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn forms_of(functions: &[&str]) -> (Vec<i32>, usize) {
-        let (found, missing) = ends(|name| {
-            let at = functions.iter().position(|known| *known == name)?;
-            u64::try_from(at + 1).ok()
-        });
-        (found.into_iter().map(|(_, form)| form).collect(), missing.len())
-    }
-
-    #[test]
-    fn a_bio_that_is_waited_for_is_found_under_either_name_of_its_end() {
-        let all = (vec![FORM_ALONE, FORM_OF_SEVERAL, FORM_WAITED_FOR], 0);
-        let common = ["blkdev_bio_end_io_async", "blkdev_bio_end_io"];
-        let with = |more: &[&'static str]| forms_of(&[&common[..], more].concat());
-        assert_eq!(with(&["submit_bio_wait_endio"]), all, "6.1");
-        assert_eq!(with(&["blkdev_bio_end_io_simple", "submit_bio_wait_endio"]), all, "5.16");
-        assert_eq!(with(&["bio_wait_end_io"]), all, "7.2");
-        assert_eq!(with(&["bio_wait_end_io", "submit_bio_wait_endio"]), all, "6.12");
-    }
-
-    #[test]
-    fn of_two_names_the_first_is_the_one() {
-        let address = |name: &str| match name {
-            "submit_bio_wait_endio" => Some(7),
-            "bio_wait_end_io" => Some(8),
-            _ => None,
-        };
-        assert_eq!(ends(address).0, [(7, FORM_WAITED_FOR)]);
-    }
-
-    #[test]
-    fn before_5_16_one_bio_ends_like_several_unless_it_is_waited_for() {
-        let address = |name: &str| match name {
-            "blkdev_bio_end_io" => Some(6),
-            "blkdev_bio_end_io_simple" => Some(7),
-            // Of others who wait for a bio.
-            "submit_bio_wait_endio" => Some(8),
-            _ => None,
-        };
-        assert_eq!(ends(address), (vec![(6, FORM_OF_SEVERAL), (7, FORM_WAITED_FOR)], Vec::new()));
-    }
-
-    #[test]
-    fn a_function_that_is_missing_does_not_take_the_others_away() {
-        let (forms, missing) = forms_of(&["blkdev_bio_end_io_async", "bio_wait_end_io"]);
-        assert_eq!((forms, missing), (vec![FORM_ALONE, FORM_WAITED_FOR], 1));
-        assert_eq!(forms_of(&[]), (Vec::new(), 3));
-    }
-}
+mod tests;

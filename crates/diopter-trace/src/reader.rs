@@ -1,6 +1,7 @@
 //! From the pages of the spool to one stream of events in the order of their times.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::code::RECORD_BYTES;
@@ -26,6 +27,8 @@ pub struct Events {
     lanes: Vec<Lane>,
     /// For each lane, the time up to which it is known to have no more.
     empty_until: Vec<u64>,
+    /// The time in which the instance records: programs run before it and after it.
+    recording: Range<u64>,
     page: Vec<u8>,
 }
 
@@ -68,11 +71,18 @@ impl Decoder {
 }
 
 impl Events {
+    /// Those of an instance that records from a time on.
     #[must_use]
-    pub fn new(spool: Arc<Spool>, decoder: Decoder) -> Events {
+    pub fn new(spool: Arc<Spool>, decoder: Decoder, since: u64) -> Events {
         let lanes: Vec<Lane> = (0..spool.lanes()).map(|_| Lane::new()).collect();
         let empty_until = vec![0; lanes.len()];
-        Events { spool, decoder, lanes, empty_until, page: Vec::new() }
+        let recording = since..u64::MAX;
+        Events { spool, decoder, lanes, empty_until, recording, page: Vec::new() }
+    }
+
+    /// The instance records until this time.
+    pub fn end(&mut self, until: u64) {
+        self.recording.end = until;
     }
 
     /// The next event before `until`, up to which the spool must be complete; `None` if there is
@@ -107,7 +117,8 @@ impl Events {
                 return Ok(());
             }
             if is_of_programs {
-                lane.extend(self.page.chunks_exact(RECORD_BYTES).filter_map(programs::event));
+                let events = self.page.chunks_exact(RECORD_BYTES).flat_map(programs::events);
+                lane.extend(events.filter(|event| self.recording.contains(&event.time)));
             } else {
                 let mut records = self.decoder.shape.records(&self.page)?;
                 while let Some(record) = records.next_record()? {
@@ -117,5 +128,31 @@ impl Events {
             lane.reverse();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::tests::HEADER;
+
+    /// Programs run from before the instance records until after it.
+    #[test]
+    fn what_programs_record_while_the_instance_does_not_is_left_out() {
+        let spool = Arc::new(Spool::new(1, 4096, 1 << 20).unwrap());
+        // A file with cached pages, at each of these times.
+        let records = [3_u64, 5, 9, 10].map(|time| [time, 2, 0, 0, 0, 0, 0, 0]);
+        let page: Vec<u8> = records.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect();
+        spool.push(0, &page, &[page.len()]).unwrap();
+        let absent = Field { offset: 0, size: 0, is_signed: false };
+        let shape = PageShape::parse(HEADER).unwrap();
+        let decoder = Decoder { shape, common: [absent; 3], by_id: HashMap::new() };
+        let mut events = Events::new(spool, decoder, 5);
+        events.end(10);
+        let mut times = Vec::new();
+        while let Some(event) = events.next_event(u64::MAX).unwrap() {
+            times.push(event.time);
+        }
+        assert_eq!(times, [5, 9]);
     }
 }

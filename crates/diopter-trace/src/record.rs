@@ -17,7 +17,7 @@ use crate::joining::Joining;
 use crate::model::{Ended, TargetKind, Trace, TracedTarget};
 use crate::pipes::Pipes;
 use crate::programs::Programs;
-use crate::reader::Decoder;
+use crate::reader::{Decoder, Events};
 use crate::spool::SpoolFacts;
 use crate::symbols;
 use crate::target::{Attached, Target};
@@ -129,9 +129,12 @@ pub fn record_watched(
     };
     let devices = devices(&options.devices)?;
     let decoder = prepare(&instance, buffer_kib, &devices, options)?;
-    let (programs, missing) = Programs::load(!instance.has_probes());
+    let (programs, missing) = Programs::load(!instance.has_probes(), &devices);
     let has_cached = programs.as_ref().is_some_and(Programs::has_cached);
     let has_raw = programs.as_ref().is_some_and(Programs::has_raw);
+    if programs.as_ref().is_some_and(Programs::has_bios) {
+        instance.set(&format!("events/{}/enable", event::BIO), "0")?;
+    }
     let pipes = Pipes::open(&instance, programs, (buffer_kib, options.spool_bytes_max))?;
     let spool = pipes.spool();
     let (stop, stopped) = mpsc::channel();
@@ -144,14 +147,14 @@ pub fn record_watched(
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let since = Instant::now();
     instance.set("tracing_on", "1")?;
+    let events = Events::new(spool.clone(), decoder, event::now());
     // Listed once events are recorded: no thread is missed between the two.
     let scope = attached.as_ref().map(Attached::scope).unwrap_or_default();
     let mut join = Join::new(scope, Files::new(options.command()), has_cached);
     join.devices = devices;
     (join.has_probes, join.has_flushes) = (instance.has_probes(), instance.has_event(event::FLUSH));
     let is_watched = watcher.interval().is_some();
-    let events = (spool.clone(), decoder);
-    let mut joining = Joining::new(join, events, options.requests_max, is_watched);
+    let mut joining = Joining::new(join, (spool.clone(), events), options.requests_max, is_watched);
     let is_recorded = || !reader.is_finished();
     let watched = start(options, attached).and_then(|watched| {
         if let Watched::Command(running) = &watched {
@@ -161,6 +164,7 @@ pub fn record_watched(
         let ended = watched.watch(options.duration, &mut joining, watcher, &is_recorded)?;
         Ok((watched, ended))
     });
+    let until = event::now();
     instance.set("tracing_on", "0")?;
     let traced = since.elapsed();
     drop(stop);
@@ -171,7 +175,7 @@ pub fn record_watched(
     let mut unknown = unknown(&instance, spool.facts())?;
     unknown.extend(missing);
     drop(instance);
-    let mut collector = joining.finish()?;
+    let mut collector = joining.finish(until)?;
     let trace = &mut collector.trace;
     unknown.extend(unknown_of_rings(trace, spool.facts()));
     unknown.append(&mut trace.unknown);
