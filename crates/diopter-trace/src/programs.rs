@@ -14,7 +14,7 @@ use crate::event::{Device, Event, Flow, Inode, Sectors, What};
 use crate::locked_memory::Unlimited;
 use crate::symbols;
 
-/// Bytes of the ring: room for 260 000 records.
+/// Bytes of the ring: room for 230 000 records.
 pub const RING_BYTES: usize = 16 << 20;
 
 /// A bio of a raw device, whose sectors an event shows.
