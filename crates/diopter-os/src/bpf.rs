@@ -78,7 +78,7 @@ pub struct Refused {
 #[derive(Debug)]
 pub struct Attached {
     _link: OwnedFd,
-    _program: OwnedFd,
+    program: OwnedFd,
 }
 
 /// A number that programs add to.
@@ -144,7 +144,17 @@ pub fn attach(program: &Program<'_>) -> Result<Attached, Refused> {
     let mut attributes = Attributes([0; 32]);
     attributes.0[2] = loaded.as_raw_fd().cast_unsigned();
     let link = descriptor(command(COMMAND_ATTACH, &mut attributes).map_err(refused)?);
-    Ok(Attached { _link: link, _program: loaded })
+    Ok(Attached { _link: link, program: loaded })
+}
+
+impl Attached {
+    /// Returns how often the kernel did not run the program, because it was interrupted on the same
+    /// CPU; 0 before Linux 5.12, which does not count that.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        let facts = format!("/proc/self/fdinfo/{}", self.program.as_raw_fd());
+        missed_in(&std::fs::read_to_string(facts).unwrap_or_default())
+    }
 }
 
 impl Counter {
@@ -326,6 +336,12 @@ fn descriptor(returned: c_long) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(raw) }
 }
 
+/// Returns the number of missed runs in the text of a program's descriptor.
+fn missed_in(facts: &str) -> u64 {
+    let line = facts.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+}
+
 /// Returns the end of the verifier's log.
 fn last_words(log: &[u8]) -> String {
     let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -338,5 +354,17 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.errno)?;
         if self.log.is_empty() { Ok(()) } else { write!(f, ": {}", self.log) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_the_kernel_left_out_are_read_from_the_descriptor() {
+        let facts = "prog_type:\t26\nrun_cnt:\t0\nrecursion_misses:\t12\nverified_insns:\t75\n";
+        assert_eq!(missed_in(facts), 12);
+        assert_eq!(missed_in("prog_type:\t26\nrun_cnt:\t7\n"), 0);
     }
 }

@@ -44,7 +44,7 @@ const FORM_WAITED_FOR: i32 = 3;
 /// Programs that run in the kernel until this is dropped.
 #[derive(Debug)]
 pub struct Programs {
-    _attached: Vec<Attached>,
+    attached: Vec<Attached>,
     ring: Ring,
     lost: Counter,
     /// True if cached pages are recorded.
@@ -149,7 +149,7 @@ impl Programs {
             Some(Err(why)) => unknown.push(format!("whether files had cached pages: {why}")),
             None => {}
         }
-        (Some(Programs { _attached: attached, ring, lost, has_cached, has_raw, has_bios }), unknown)
+        (Some(Programs { attached, ring, lost, has_cached, has_raw, has_bios }), unknown)
     }
 
     /// True if every bio is recorded, which then needs no event.
@@ -170,10 +170,11 @@ impl Programs {
         self.has_cached
     }
 
-    /// Records for which the ring had no room.
+    /// Records that are missing: the ring had no room, or the kernel did not run the program.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.lost.value().unwrap_or_default()
+        let missed: u64 = self.attached.iter().map(Attached::missed).sum();
+        self.lost.value().unwrap_or_default() + missed
     }
 
     /// Appends the records since the last call. Returns how many are of bios that have no event.
