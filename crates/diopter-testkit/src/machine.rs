@@ -107,7 +107,8 @@ impl Loop {
     /// As [`Loop::new_in`], without the page cache of the file below.
     pub fn direct_in(parent: &Path, name: &str, bytes: u64) -> Result<Loop, String> {
         let dir = Dir::new_in(parent, name)?;
-        let mut attached = Loop::attach(&dir.path().join("backing"), bytes, &["--direct-io=on"])?;
+        let how = ["--direct-io=on", "--partscan"];
+        let mut attached = Loop::attach(&dir.path().join("backing"), bytes, &how)?;
         attached._dir = Some(dir);
         Ok(attached)
     }

@@ -20,7 +20,8 @@ pub struct Files {
     file_systems: HashMap<Device, String>,
     /// Files behind a loop device: the command does not cause the I/O on them.
     backing: HashSet<Inode>,
-    disks: HashMap<Device, Device>,
+    /// Whole disks, by what is a part of them.
+    pub disks: HashMap<Device, Device>,
     starts: HashMap<Device, u64>,
 }
 
@@ -151,8 +152,8 @@ fn mounts() -> HashMap<Device, String> {
 }
 
 /// Returns the devices that events of a file, a directory or a device name: the one that it is on,
-/// and the whole disk. For btrfs they are the number of the file system, which no path has, and
-/// those of its disks.
+/// the whole disk, and the partitions of a device that is a whole disk. For btrfs they are the
+/// number of the file system, which no path has, and those of its disks.
 ///
 /// # Errors
 /// The kernel's error if there is no such path.
@@ -164,7 +165,16 @@ pub fn devices_of(path: &Path) -> io::Result<Vec<Device>> {
     }
     let disks: Vec<Device> = devices.iter().map(|device| whole_disk(*device)).collect();
     devices.extend(disks);
+    devices.extend(partitions_of(device));
     Ok(devices)
+}
+
+fn partitions_of(disk: Device) -> impl Iterator<Item = Device> {
+    let entries = fs::read_dir(block(disk)).into_iter().flatten().flatten();
+    let partitions = entries.filter(|entry| entry.path().join("partition").exists());
+    partitions.filter_map(|entry| {
+        parse_numbers(fs::read_to_string(entry.path().join("dev")).ok()?.trim())
+    })
 }
 
 fn devices_of_btrfs(path: &Path) -> Option<Vec<Device>> {

@@ -208,6 +208,82 @@ fn every_request_of_fio_on_a_raw_device_is_found() {
     }
 }
 
+/// A device with two partitions, the first with a mounted ext4, and nodes for both.
+struct Partitions {
+    dir: tempfile::TempDir,
+    device: Loop,
+}
+
+impl Partitions {
+    fn new() -> Partitions {
+        let device = Loop::direct_in(&std::env::temp_dir(), "partitions", 96 << 20).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        // A table of the kind that DOS has: first sectors and their numbers.
+        let mut table = [0; 512];
+        table[510..].copy_from_slice(&[0x55, 0xaa]);
+        for (at, start, sectors) in [(446, 2048_u32, 131_072_u32), (462, 133_120, 61_440)] {
+            table[at + 4] = 0x83;
+            table[at + 8..at + 12].copy_from_slice(&start.to_le_bytes());
+            table[at + 12..at + 16].copy_from_slice(&sectors.to_le_bytes());
+        }
+        fs::write(dir.path().join("table"), table).unwrap();
+        let (from, to) = (dir.path().join("table"), device.device());
+        let words = [format!("if={}", from.display()), format!("of={}", to.display())];
+        run("dd", &[&words[0], &words[1], "status=none", "conv=fsync"]).unwrap();
+        // A kernel need not know this kind of table.
+        run("partx", &["--update", to.to_str().unwrap()]).unwrap();
+        let partitions = Partitions { dir, device };
+        for number in [1, 2] {
+            let name = partitions.device.device().file_name().unwrap().to_str().unwrap();
+            let numbers = format!("/sys/block/{name}/{name}p{number}/dev");
+            let numbers = fs::read_to_string(numbers).unwrap();
+            let (major, minor) = numbers.trim().split_once(':').unwrap();
+            let node = partitions.path(&format!("p{number}"));
+            run("mknod", &[node.to_str().unwrap(), "b", major, minor]).unwrap();
+        }
+        let (node, mount) = (partitions.path("p1"), partitions.path("mount"));
+        fs::create_dir(&mount).unwrap();
+        run("mkfs.ext4", &["-q", node.to_str().unwrap()]).unwrap();
+        run("mount", &[node.to_str().unwrap(), mount.to_str().unwrap()]).unwrap();
+        partitions
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Drop for Partitions {
+    fn drop(&mut self) {
+        unmount(&self.path("mount")).unwrap_or_else(|message| eprintln!("{message}"));
+    }
+}
+
+#[test]
+fn requests_on_partitions_have_their_bios_and_are_of_the_device_that_was_named() {
+    let Some(_alone) = alone(&["losetup", "mkfs.ext4"]) else { return };
+    let parts = Partitions::new();
+    let (file, raw) = (parts.path("mount/file"), parts.path("p2"));
+    let whole = parts.device.device();
+    for (device, counts) in
+        [(None, [16, 16]), (Some(whole), [16, 16]), (Some(&raw), [0, 16]), (Some(&file), [16, 0])]
+    {
+        for (to, count) in [&file, &raw].into_iter().zip(counts) {
+            let of = format!("of={}", to.display());
+            let how = ["bs=64k", "count=16", "oflag=direct", "conv=notrunc", "status=none"];
+            let mut options = options(&[&["dd", "if=/dev/zero", &of][..], &how].concat());
+            options.devices.extend(device.map(Path::to_owned));
+            let trace = record(&options, &mut |_| {}).unwrap();
+            assert_eq!(trace.requests.len(), count, "{to:?} with {device:?}");
+            for (at, request) in trace.requests.iter().enumerate() {
+                assert_eq!(request.offset, u64::try_from(at).unwrap() << 16);
+                assert_eq!(request.bios.len(), 1, "{to:?} with {device:?}");
+                assert_eq!(trace.files[request.file].path, to.to_str().unwrap());
+            }
+        }
+    }
+}
+
 /// A ring first tries without waiting, and the kernel refuses to cut such a bio: it ends with
 /// `EAGAIN`, and a worker asks again. That is one request still.
 #[test]

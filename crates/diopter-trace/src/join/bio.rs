@@ -25,7 +25,8 @@ impl Join {
         };
         // A file system's anonymous device has no major; its bios go to other devices.
         let of_file = self.requests[open].inode.device;
-        let is_ours = sectors.device == of_file || of_file.numbers().0 == 0;
+        let disk = self.files.disk(of_file);
+        let is_ours = self.files.disk(sectors.device) == disk || of_file.numbers().0 == 0;
         if sectors.flow != flow || !is_ours {
             return;
         }
@@ -47,8 +48,9 @@ impl Join {
     /// A request was handed down in part, as a bio.
     pub(super) fn add_bio(&mut self, time: u64, owner: usize, sectors: &Sectors) {
         let number = self.bios.len();
+        let device = self.files.disk(sectors.device);
         self.bios.push(TracedBio {
-            device: sectors.device.numbers(),
+            device: device.numbers(),
             sector: sectors.start,
             bytes: u64::from(sectors.count) * SECTOR,
             pieces: 1,
@@ -62,7 +64,6 @@ impl Join {
         pending.request.bios.push(number);
         pending.request.times.submitted = Some(time);
         pending.bios_left += 1;
-        let device = self.files.disk(sectors.device);
         self.outstanding.insert(number, &Sectors { device, ..*sectors });
     }
 

@@ -62,21 +62,7 @@ impl Script {
     }
 
     fn begin(&mut self, thread: u32, flags: u32) -> &mut Script {
-        self.at(
-            thread,
-            What::Begin(Begin {
-                inode: inode(),
-                file_size: 1 << 20,
-                position: 0,
-                count: u64::from(LENGTH),
-                done_before: 0,
-                flags,
-                is_async: true,
-                is_write: false,
-                has_cached_pages: None,
-                block: 0,
-            }),
-        )
+        self.at(thread, What::Begin(Begin { flags, ..begin() }))
     }
 
     fn bio(&mut self, thread: u32) -> &mut Script {
@@ -100,9 +86,42 @@ impl Script {
     }
 }
 
+/// A read of a file.
+fn begin() -> Begin {
+    Begin {
+        inode: inode(),
+        file_size: 1 << 20,
+        position: 0,
+        count: u64::from(LENGTH),
+        done_before: 0,
+        flags: 0,
+        is_async: true,
+        is_write: false,
+        has_cached_pages: None,
+        block: 0,
+    }
+}
+
 fn sectors(error: i64) -> Sectors {
     let count = LENGTH / 512;
     Sectors { device: device(), start: 2048, count, flow: Flow::Read, is_durable: false, error }
+}
+
+/// The event of a bio shows the whole disk, and the program's record the partition.
+#[test]
+fn bios_of_a_file_on_a_partition_are_of_its_request_and_of_the_disk() {
+    let partition = Device::new(4000, 1);
+    for of_bio in [device(), partition] {
+        let mut script = Script::new();
+        script.join.files.disks.insert(partition, device());
+        let begin = Begin { inode: Inode { device: partition, number: 12 }, ..begin() };
+        script.at(ROOT, What::Begin(begin));
+        script.at(ROOT, What::BioQueued(Sectors { device: of_bio, ..sectors(0) }));
+        let trace = script.at(ROOT, What::BioDone(sectors(0))).end();
+        assert_eq!(trace.requests[0].bios, [0]);
+        assert_eq!(trace.bios[0].device, device().numbers());
+        assert!(trace.bios[0].done.is_some());
+    }
 }
 
 #[test]
