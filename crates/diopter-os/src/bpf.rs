@@ -148,8 +148,8 @@ pub fn attach(program: &Program<'_>) -> Result<Attached, Refused> {
 }
 
 impl Attached {
-    /// Returns how often the kernel did not run the program, because it was interrupted on the same
-    /// CPU; 0 before Linux 5.12, which does not count that.
+    /// Returns how often the kernel did not run the program because it ran on the same CPU already;
+    /// 0 on a kernel that does not count that.
     #[must_use]
     pub fn missed(&self) -> u64 {
         let facts = format!("/proc/self/fdinfo/{}", self.program.as_raw_fd());

@@ -232,7 +232,8 @@ mod tests {
     #[test]
     fn types_that_are_cut_short_are_an_error() {
         let bytes = enumeration();
-        for length in [0, 10, 23] {
+        let types = 24;
+        for length in [0, 10, 23, types + 6, types + 14] {
             assert!(Btf::parse(bytes[..length].to_vec()).is_err(), "{length}");
         }
     }

@@ -9,7 +9,9 @@ pub const RECORD_BYTES: usize = 64;
 const TIME: i16 = -64;
 const KIND: i16 = -56;
 const THREAD: i16 = -52;
-/// The first of the words that a program fills, and the others after it.
+/// The first of the words that a program fills, and the others after it. Of a bio they are its
+/// address, what its request has in common, form and operation, device and bytes, the first sector,
+/// and where a request has its first bio.
 pub const SUBJECT: i16 = -48;
 pub const POSITION: i16 = -40;
 pub const COUNT: i16 = -32;

@@ -67,7 +67,7 @@ impl Joining {
         self.advance(self.spool.complete_until(), Some(Instant::now() + TURN_TIME))
     }
 
-    /// Joins the rest, once no event follows that ends before `until`.
+    /// Joins the rest of the events before `until`, once none follows.
     ///
     /// # Errors
     /// [`TraceError::Malformed`], [`TraceError::Machine`].

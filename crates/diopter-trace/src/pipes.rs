@@ -31,9 +31,8 @@ const PACE_TIME: Duration = Duration::from_millis(50);
 /// Bytes of events a second from which on wakeups are not recorded: some 30 000 requests of all
 /// processes.
 const PACE_BYTES_MAX: u64 = 12 << 20;
-/// Bios a second from which on they are not, where programs record each: a request on a raw device
-/// has fewer bytes of events.
-const PACE_BIOS_MAX: u64 = 30_000;
+/// Bytes of an event, about.
+const EVENT_BYTES: u64 = 64;
 /// The reader's niceness: before everything that is not of real time.
 const PRIORITY: i32 = -20;
 /// So many pages in one round mean that there are more.
@@ -70,8 +69,8 @@ struct Pace {
     since: Instant,
     /// Bytes of the spool until then.
     recorded: u64,
-    /// Bios that programs recorded since.
-    bios: u64,
+    /// Bytes that are added to those of the spool since then.
+    added: u64,
 }
 
 impl Pipes {
@@ -97,7 +96,7 @@ impl Pipes {
         let spool = Arc::new(Spool::new(pipes.len() + 1, page_size(instance)?, bytes_max)?);
         let wakes = event::WAKES.iter().filter(|name| instance.has_event(name));
         let wakes = wakes.map(|name| instance.path(&format!("events/{name}/enable"))).collect();
-        let pace = Pace { since: Instant::now(), recorded: 0, bios: 0 };
+        let pace = Pace { since: Instant::now(), recorded: 0, added: 0 };
         let block = vec![0; PAGES_AT_ONCE * spool.page_bytes()];
         let (records, lengths) = (Vec::new(), Vec::with_capacity(PAGES_AT_ONCE));
         let pause = pause(buffer_kib, programs.is_some().then_some(pipes.len()));
@@ -118,6 +117,7 @@ impl Pipes {
     pub fn record(mut self, stop: &Receiver<()>) -> Result<u64, TraceError> {
         // On a busy machine a late reader loses events. Without the privilege, it may.
         rustix::process::setpriority_process(Some(rustix::thread::gettid()), PRIORITY).ok();
+        let lost_before = self.lost();
         let mut is_last = false;
         loop {
             let began = now();
@@ -125,7 +125,11 @@ impl Pipes {
             for cpu in 0..self.pipes.len() {
                 let pages = self.turn(cpu)?;
                 read += pages;
-                is_behind |= pages == PAGES_IN_TURN_MAX;
+                if pages == PAGES_IN_TURN_MAX {
+                    is_behind = true;
+                    // The ring of the programs is not to be full meanwhile.
+                    self.take_records()?;
+                }
             }
             self.take_records()?;
             self.slow_down();
@@ -135,13 +139,18 @@ impl Pipes {
             match (is_last, read) {
                 (true, 0) => {
                     self.spool.complete(u64::MAX);
-                    return Ok(self.programs.as_ref().map_or(0, Programs::lost));
+                    return Ok(self.lost() - lost_before);
                 }
                 (true, _) | (false, PAGES_BEHIND..) => continue,
                 (false, _) => {}
             }
             is_last = !matches!(stop.recv_timeout(self.pause), Err(RecvTimeoutError::Timeout));
         }
+    }
+
+    /// Records that programs lost since they run.
+    fn lost(&self) -> u64 {
+        self.programs.as_ref().map_or(0, Programs::lost)
     }
 
     /// Reads what one CPU has now; returns the number of pages.
@@ -189,17 +198,15 @@ impl Pipes {
             return;
         }
         let recorded = self.spool.recorded();
-        let is_above =
-            |count: u64, max: u64| u128::from(count) * 1000 > u128::from(max) * elapsed.as_millis();
-        let bytes = recorded - self.pace.recorded;
-        if is_above(bytes, PACE_BYTES_MAX) || is_above(self.pace.bios, PACE_BIOS_MAX) {
+        let bytes = recorded - self.pace.recorded + self.pace.added;
+        if u128::from(bytes) * 1000 > u128::from(PACE_BYTES_MAX) * elapsed.as_millis() {
             for switch in self.wakes.drain(..) {
                 // The other events cost time and show more.
                 std::fs::write(switch, "0").ok();
             }
             self.spool.leave_off_wakes();
         }
-        self.pace = Pace { since: Instant::now(), recorded, bios: 0 };
+        self.pace = Pace { since: Instant::now(), recorded, added: 0 };
     }
 
     /// Takes the records of the programs so far, in the order of their times: CPUs share the ring,
@@ -207,7 +214,8 @@ impl Pipes {
     fn take_records(&mut self) -> Result<(), TraceError> {
         let Some(programs) = &mut self.programs else { return Ok(()) };
         self.records.clear();
-        self.pace.bios += programs.take(&mut self.records);
+        // A request on a raw device has an event less than one on a file.
+        self.pace.added += programs.take(&mut self.records) * EVENT_BYTES;
         let mut records: Vec<&[u8]> = self.records.chunks_exact(RECORD_BYTES).collect();
         records.sort_by_key(|record| record.first_chunk().map(|time| u64::from_ne_bytes(*time)));
         for page in records.chunks(self.spool.page_bytes() / RECORD_BYTES) {

@@ -22,7 +22,7 @@ const KIND_BIO: i32 = 1;
 const KIND_CACHED: i32 = 2;
 /// A bio, with its sectors.
 const KIND_WHOLE_BIO: i32 = 3;
-/// The second half of a word of a record.
+/// Bytes from the first half of a word to its second.
 const HALF: i16 = 4;
 
 /// The function that ends a bio of a raw device says how its request was asked for. Where there are
@@ -170,19 +170,21 @@ impl Programs {
         self.has_cached
     }
 
-    /// Records that are missing: the ring had no room, or the kernel did not run the program.
+    /// Records that are missing: the ring had no room, or the kernel did not run the program. Some
+    /// may be of devices that are not traced.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let missed: u64 = self.attached.iter().map(Attached::missed).sum();
         self.lost.value().unwrap_or_default() + missed
     }
 
-    /// Appends the records since the last call. Returns how many are of bios that have no event.
+    /// Appends the records since the last call. Returns how many are of bios of raw devices, of
+    /// those that have no event.
     pub fn take(&mut self, records: &mut Vec<u8>) -> u64 {
         let mut bios = 0;
         self.ring.take(|record| {
             if let Some(words) = Words::of(record) {
-                bios += u64::from(words.kind() == KIND_WHOLE_BIO);
+                bios += u64::from(words.kind() == KIND_WHOLE_BIO && words.raw_bio().is_some());
                 records.extend_from_slice(record);
             }
         });
@@ -257,7 +259,8 @@ impl Words {
         })
     }
 
-    /// The sectors of a bio, as an event of the block layer would show them.
+    /// The sectors of a bio, of the whole disk. The device is the partition, if it is of one: the
+    /// event shows the disk.
     fn sectors(&self) -> Sectors {
         let operation = self.halves[OPERATION_AT];
         let has = |bit: u32| operation >> bit & 1 != 0;

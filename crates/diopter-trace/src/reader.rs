@@ -27,7 +27,8 @@ pub struct Events {
     lanes: Vec<Lane>,
     /// For each lane, the time up to which it is known to have no more.
     empty_until: Vec<u64>,
-    /// The time in which the instance records: programs run before it and after it.
+    /// The time that is traced. The instance and the programs do not begin and end at once; a
+    /// request is not to have a begin and no bios.
     recording: Range<u64>,
     page: Vec<u8>,
 }
@@ -71,7 +72,7 @@ impl Decoder {
 }
 
 impl Events {
-    /// Those of an instance that records from a time on.
+    /// Those from a time on.
     #[must_use]
     pub fn new(spool: Arc<Spool>, decoder: Decoder, since: u64) -> Events {
         let lanes: Vec<Lane> = (0..spool.lanes()).map(|_| Lane::new()).collect();
@@ -80,7 +81,7 @@ impl Events {
         Events { spool, decoder, lanes, empty_until, recording, page: Vec::new() }
     }
 
-    /// The instance records until this time.
+    /// Leaves out what came at this time or later.
     pub fn end(&mut self, until: u64) {
         self.recording.end = until;
     }
@@ -117,14 +118,14 @@ impl Events {
                 return Ok(());
             }
             if is_of_programs {
-                let events = self.page.chunks_exact(RECORD_BYTES).flat_map(programs::events);
-                lane.extend(events.filter(|event| self.recording.contains(&event.time)));
+                lane.extend(self.page.chunks_exact(RECORD_BYTES).flat_map(programs::events));
             } else {
                 let mut records = self.decoder.shape.records(&self.page)?;
                 while let Some(record) = records.next_record()? {
                     lane.extend(self.decoder.event((record.time, cpu), record.bytes));
                 }
             }
+            lane.retain(|event| self.recording.contains(&event.time));
             lane.reverse();
         }
         Ok(())
@@ -136,13 +137,17 @@ mod tests {
     use super::*;
     use crate::page::tests::HEADER;
 
-    /// Programs run from before the instance records until after it.
     #[test]
-    fn what_programs_record_while_the_instance_does_not_is_left_out() {
+    fn what_is_recorded_before_the_trace_begins_or_after_it_ends_is_left_out() {
         let spool = Arc::new(Spool::new(1, 4096, 1 << 20).unwrap());
         // A file with cached pages, at each of these times.
-        let records = [3_u64, 5, 9, 10].map(|time| [time, 2, 0, 0, 0, 0, 0, 0]);
-        let page: Vec<u8> = records.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect();
+        let record = |time: u64| {
+            let mut record = [0; RECORD_BYTES];
+            record[..8].copy_from_slice(&time.to_ne_bytes());
+            record[8..12].copy_from_slice(&2_u32.to_ne_bytes());
+            record
+        };
+        let page = [3, 5, 9, 10].map(record).concat();
         spool.push(0, &page, &[page.len()]).unwrap();
         let absent = Field { offset: 0, size: 0, is_signed: false };
         let shape = PageShape::parse(HEADER).unwrap();

@@ -1,6 +1,6 @@
 //! `io-wq-punt`: io_uring could not submit requests without blocking and gave them to a worker.
 
-use super::{PER_MILLE_COSTLY, count, shown};
+use super::{PER_MILLE_COSTLY, shown};
 use crate::document::{Finding, Severity};
 use crate::model::{Door, Trace};
 
@@ -10,19 +10,14 @@ const OF_FILES: (&str, &str) = (
     "allocate and write the file before, keep no more in flight than the device's queue takes \
      (queue/nr_requests), and do not set IOSQE_ASYNC",
 );
-/// A raw device has no blocks to allocate. A driver that takes bios and never says that it does not
-/// block gets no request that must not (`BLK_FEAT_NOWAIT` in include/linux/blkdev.h).
+/// A raw device has no blocks to allocate. Some drivers always may block, and the kernel never
+/// submits to them without a worker (`BLK_FEAT_NOWAIT` in include/linux/blkdev.h).
 const OF_DEVICES: (&str, &str) = (
     "submitting them would have blocked (a full queue of the device, a request that the device \
-     does not take at once)",
+     does not take at once, a driver that always may block, such as zram's)",
     "keep no more in flight than the device's queue takes (queue/nr_requests), make requests that \
-     fit (queue/max_sectors_kb), and do not set IOSQE_ASYNC",
-);
-const ALL_OF_DEVICES: (&str, &str) = (
-    "the device's driver accepts no request that must not block (as zram's and other drivers of \
-     bios), or the application asks for a worker (IOSQE_ASYNC)",
-    "do not set IOSQE_ASYNC; if it is not set, use AIO or threads with such a device: they have no \
-     hand-over",
+     fit (queue/max_sectors_kb), do not set IOSQE_ASYNC, and use AIO or threads with such a \
+     driver",
 );
 
 pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
@@ -31,11 +26,7 @@ pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
     let found = shown(trace, PER_MILLE_COSTLY, could, |request| request.is_punted);
     let finding = found.map(|shown| {
         let is_raw = shown.requests.iter().all(|request| trace.requests[*request].is_raw);
-        let (cause, remedy) = match is_raw {
-            true if count(shown.requests.len()) == shown.of => ALL_OF_DEVICES,
-            true => OF_DEVICES,
-            false => OF_FILES,
-        };
+        let (cause, remedy) = if is_raw { OF_DEVICES } else { OF_FILES };
         Finding {
             id: "io-wq-punt".to_owned(),
             reason: None,

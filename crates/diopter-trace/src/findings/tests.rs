@@ -201,13 +201,12 @@ fn a_finding_has_evidence_a_cause_and_a_remedy() {
 }
 
 #[test]
-fn a_raw_device_to_which_every_request_goes_by_a_worker_has_no_blocks_to_allocate() {
+fn a_raw_device_whose_requests_go_by_a_worker_has_no_blocks_to_allocate() {
     let cause = |trace: &Trace| findings(trace).remove(0).cause;
     let mut trace = Job::with(punted_raw).trace();
-    assert!(cause(&trace).starts_with("the device's driver accepts no request"));
-    trace.requests[0].is_punted = false;
-    assert!(cause(&trace).contains("a full queue of the device, a request that the device"));
-    assert!(cause(&Job::with(punted).trace()).contains("blocks to allocate"));
+    assert!(cause(&trace).contains("a driver that always may block"));
+    trace.requests[0].is_raw = false;
+    assert!(cause(&trace).contains("blocks to allocate"));
 }
 
 /// Every `n`th request of a trace gets a mark.

@@ -1,5 +1,6 @@
 //! Records as events, on their own and against the kernel's event of the same bios.
 
+use std::collections::HashSet;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -148,15 +149,24 @@ fn a_program_records_of_each_bio_what_its_event_shows() {
     assert_eq!(reader.join().unwrap().unwrap(), 0, "records lost");
     let mut events = Events::new(Arc::clone(&spool), decoder.unwrap(), since);
     events.end(until);
-    let mut bios = Vec::new();
+    let (mut bios, mut raw_bios, mut writes) = (Vec::new(), 0, HashSet::new());
     while let Some(event) = events.next_event(u64::MAX).unwrap() {
-        if let What::BioQueued(sectors) = event.what
-            && (since..until).contains(&event.time)
-            && devices.contains(&sectors.device)
-        {
-            bios.push(format!("{} {sectors:?}", event.thread));
+        match event.what {
+            What::BioQueued(sectors) if devices.contains(&sectors.device) => {
+                bios.push(format!("{} {sectors:?}", event.thread));
+                if sectors.flow == Flow::Write {
+                    writes.insert(event.time);
+                }
+            }
+            // A flush is waited for in the same way.
+            What::RawBio { is_first, is_waited_for, .. } if writes.contains(&event.time) => {
+                assert_eq!((is_first, is_waited_for), (true, Some(true)));
+                raw_bios += 1;
+            }
+            _ => {}
         }
     }
+    assert_eq!(raw_bios, 40, "as many as dd wrote to the device");
     bios.sort_unstable();
     let differing = bios.chunks(2).find(|both| both.len() < 2 || both[0] != both[1]);
     assert_eq!(differing, None);
