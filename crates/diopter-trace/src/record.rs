@@ -183,8 +183,6 @@ pub fn record_watched(
     trace.command = words.map(|word| word.to_string_lossy().into_owned()).collect();
     trace.started_unix_ns = u64::try_from(started.as_nanos()).unwrap_or_default();
     trace.traced_ns = u64::try_from(traced.as_nanos()).unwrap_or(u64::MAX);
-    // Events have times of an earlier reading of the clock.
-    trace.elapsed_ns = trace.elapsed_ns.min(trace.traced_ns);
     trace.kernel_release = release();
     (trace.unknown, trace.has_raw) = (unknown, has_raw);
     (trace.target, trace.ended, trace.lost_events) = (target, ended, lost_events);
