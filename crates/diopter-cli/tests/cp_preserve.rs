@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use cp_support::*;
+use diopter_testkit::machine::{FileSystem, Loop, Mount};
 use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 
 /// Time of everything in the source, in seconds.
@@ -230,4 +231,79 @@ fn what_is_mounted_in_the_source_is_left_out_where_that_is_asked_for() {
     assert_eq!(names(&target), ["file", "mounted"]);
     assert_eq!(names(&target.join("mounted")).len(), 0);
     assert_eq!(names(&directory.path().join("target.all/mounted")), ["inner"]);
+}
+
+/// Gives a file the longest attribute that it has room for, of at most `bytes`. Returns its length.
+fn fill_attributes(file: &Path, bytes: usize) -> usize {
+    let lengths: Vec<usize> = (1..=bytes).collect();
+    let fits = |length: usize| {
+        rustix::fs::setxattr(file, "user.long", &vec![b'x'; length], XattrFlags::empty()).is_ok()
+    };
+    let length = lengths.partition_point(|length| fits(*length));
+    assert!(length == 0 || fits(length));
+    length
+}
+
+#[test]
+fn an_attribute_that_the_record_of_the_temporary_leaves_no_room_for_is_kept() {
+    let directory = dir();
+    let [source, target] = ["source", "target"].map(|name| directory.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    let mut lengths = Vec::new();
+    for (name, bytes) in [("small", 4), ("large", 2 << 20)] {
+        std::fs::write(source.join(name), content(1, bytes)).unwrap();
+        let length = fill_attributes(&source.join(name), 4096);
+        if length == 0 {
+            return skip(Capability::Xattr, "the temporary directory keeps no user attributes");
+        }
+        lengths.push((name, length));
+    }
+    for options in [&["-aT"][..], &["-aT", "--verify"], &["-aT", "--resume"]] {
+        cp_well(options, &source, &target);
+        for (name, length) in &lengths {
+            let copy = target.join(name);
+            let found = rustix::fs::getxattr(&copy, "user.long", &mut [0; 8192][..]);
+            assert_eq!(found, Ok(*length), "{options:?} {name}");
+            let left = rustix::fs::getxattr(&copy, "user.diopter.cp", &mut [0; 4096][..]);
+            assert_eq!(left, Err(rustix::io::Errno::NODATA));
+            assert_eq!(names(copy.parent().unwrap()), ["large", "small"]);
+        }
+    }
+}
+
+#[test]
+fn a_file_is_copied_without_an_attribute_that_its_file_system_has_no_room_for() {
+    let ext4 = FileSystem::Ext4 { block: 1024, extra: &[] };
+    let disk = Loop::new("cp", 16 << 20, 512).and_then(|it| Mount::on(it, ext4, "defaults"));
+    let disk = match disk {
+        Ok(disk) => disk,
+        Err(why) => return skip(Capability::Ext4, why),
+    };
+    let directory = dir();
+    let source = directory.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("small"), b"abc").unwrap();
+    std::fs::write(source.join("large"), content(1, 2 << 20)).unwrap();
+    for path in [source.clone(), source.join("small"), source.join("large")] {
+        let set =
+            |name, value: &[u8]| rustix::fs::setxattr(&path, name, value, XattrFlags::empty());
+        if set("user.short", b"value").is_err() || set("user.long", &[b'x'; 2000]).is_err() {
+            return skip(Capability::Xattr, "the temporary directory keeps no long attributes");
+        }
+    }
+    let target = disk.path().join("target");
+    let output = cp(&["-a"], &source, &target);
+    let text = message(&output);
+    assert!(output.status.success(), "{text}");
+    for name in ["", "small", "large"] {
+        let copy = target.join(name);
+        let path = copy.display().to_string();
+        let line = format!("{} lacks the extended attribute user.long", path.trim_end_matches('/'));
+        assert!(text.contains(&line), "{text}");
+        let found = rustix::fs::getxattr(&copy, "user.short", &mut [0; 100][..]);
+        assert_eq!(found, Ok(5), "{name}");
+    }
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert_eq!(std::fs::read(target.join("large")).unwrap(), content(1, 2 << 20));
+    assert_eq!(names(&target), ["large", "small"]);
 }

@@ -215,7 +215,9 @@ pub fn finish(
     session.check_stop()?;
     let mode = session.new_mode(&target.dir, source.metadata.mode() & 0o777, 0o666);
     let attributes = (&*path, session.attributes(Some(mode)));
-    preserve::copy(source.file.as_fd(), &source.metadata, file.as_fd(), attributes)?;
+    let without_room =
+        preserve::copy(source.file.as_fd(), &source.metadata, file.as_fd(), attributes)?;
+    session.note_without_room(&path, &without_room);
     session.flush(output)?;
     session.check_stop()
 }

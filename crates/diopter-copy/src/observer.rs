@@ -1,5 +1,6 @@
 //! Reports of a running copy.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
@@ -45,6 +46,13 @@ pub enum Notice<'a> {
         /// True if permissions are not kept either.
         loses_mode: bool,
     },
+    /// The file system of the target has no room for an extended attribute: the copy lacks it.
+    NoRoom {
+        /// The copy.
+        target: &'a Path,
+        /// The name of the attribute.
+        attribute: &'a OsStr,
+    },
     /// A tree has a striped file, and the copy of its manifest is a plain file.
     LayoutNotKept {
         /// The manifest. Others of the run are not reported.
@@ -72,6 +80,14 @@ impl fmt::Display for Notice<'_> {
                     f,
                     "a copy of {source} from or to {at} does not keep {mode}owner, times, \
                      attributes and hard links"
+                )
+            }
+            Notice::NoRoom { target, attribute } => {
+                let (target, name) = (untrusted::name(target), untrusted::name(attribute));
+                write!(
+                    f,
+                    "{target} lacks the extended attribute {name}: its file system has no room \
+                     for it"
                 )
             }
             Notice::LayoutNotKept { source } => {

@@ -114,6 +114,11 @@ pub fn of_destination(destination: Destination, open_as: OpenAs) -> Result<Place
         Destination::Itself(dir) => return Err(is_directory(&dir.path())),
     };
     let Some(found) = entry.look()? else {
+        if is_named && is_among_devices(&entry.path()) {
+            let cause = "there is no such device, and a file there would be kept in memory";
+            let remedy = "check the name: `lsblk` lists the devices";
+            return Err(Failure::of_rule("writing", &entry.path(), cause, remedy));
+        }
         return Ok(Place { entry, existing: Existing::Nothing });
     };
     let (entry, found) = match found.metadata().is_symlink() {
@@ -142,6 +147,13 @@ pub fn of_destination(destination: Destination, open_as: OpenAs) -> Result<Place
         return Err(Failure::of_rule("writing", &entry.path(), cause, remedy));
     };
     Ok(Place { entry, existing })
+}
+
+/// Returns true if a path lies in a directory of device nodes, where no one wants a regular file.
+fn is_among_devices(path: &Path) -> bool {
+    let Ok(directory) = std::fs::canonicalize(dir_of(path)) else { return false };
+    directory == Path::new("/dev")
+        || ["/dev/disk", "/dev/mapper"].iter().any(|nodes| directory.starts_with(nodes))
 }
 
 /// Follows a link that the command line names.
@@ -273,6 +285,18 @@ mod tests {
         assert!(of_file(Path::new("/dev/null"), OpenAs::Plain).is_err());
         let nothing = of_file(&directory.path().join("new"), OpenAs::Plain).unwrap();
         assert!(matches!(nothing.existing, Existing::Nothing));
+    }
+
+    #[test]
+    fn a_name_among_devices_that_is_none_is_no_new_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("devices");
+        std::os::unix::fs::symlink("/dev", &link).unwrap();
+        for path in [PathBuf::from("/dev/diopter-none"), link.join("diopter-none")] {
+            let refusal = of_file(&path, OpenAs::Plain).unwrap_err();
+            assert!(refusal.cause.contains("no such device"), "{refusal}");
+        }
+        assert!(of_file(Path::new("/dev/shm/diopter-none"), OpenAs::Plain).is_ok());
     }
 
     #[test]

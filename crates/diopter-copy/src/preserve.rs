@@ -2,7 +2,7 @@
 //! them, and times. `--preserve` of cp(1) chooses; all are set by descriptor.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags}
 
 use crate::dir::Inode;
 use crate::failure::Failure;
-use crate::record::RECORD_NAME;
+use crate::record::{RECORD_NAME, Record};
 
 /// Largest list of names and largest value on Linux (xattr(7)): XATTR_LIST_MAX, XATTR_SIZE_MAX.
 const XATTR_BYTES_MAX: usize = 64 << 10;
@@ -228,13 +228,14 @@ impl Carrier<'_> {
 }
 
 /// Sets the attributes of an open file or directory. `metadata` is the source's, from before it was
-/// read. `target` is for messages.
+/// read. `target` is for messages. Returns the names of the extended attributes for which the file
+/// system of the copy has no room: it may have less of it than that of the source.
 pub fn copy(
     source: BorrowedFd<'_>,
     metadata: &Metadata,
     copy: BorrowedFd<'_>,
     (target, attributes): (&Path, Attributes<'_>),
-) -> Result<(), Failure> {
+) -> Result<Vec<OsString>, Failure> {
     let failed = |what| move |errno| Failure::of_errno(what, target, errno);
     let kept = attributes.kept;
     // Ownership first: the kernel drops set-id bits and capabilities when it changes.
@@ -243,18 +244,23 @@ pub fn copy(
             .map_err(failed("setting the owner"))?;
     }
     let carriers = (&Carrier::Open(source), &Carrier::Open(copy));
-    let refused = copy_attributes(carriers, kept).map_err(failed("setting extended attributes"))?;
+    let set = || copy_attributes(carriers, kept).map_err(failed("setting extended attributes"));
+    let mut extended = set()?;
+    // The record of a temporary takes room too. What is complete up to here needs it no longer.
+    if !extended.without_room.is_empty() && Record::remove(copy).is_ok() {
+        extended = set()?;
+    }
     let is_owned = rustix::fs::fstat(copy)
         .is_ok_and(|now| (now.st_uid, now.st_gid) == (metadata.uid(), metadata.gid()));
     if let Some(mode) = mode_of(metadata, attributes, is_owned) {
-        let mode = without_list(mode, refused);
+        let mode = without_list(mode, extended.granted_to_group);
         tolerate(rustix::fs::fchmod(copy, mode)).map_err(failed("setting the permissions"))?;
     }
     if kept.has(Attribute::Timestamps) {
         let set = rustix::fs::futimens(copy, &times_of(metadata));
         tolerate(set).map_err(failed("setting the times"))?;
     }
-    Ok(())
+    Ok(extended.without_room)
 }
 
 /// As [`copy`] without extended attributes, for an object of a striped file. It keeps no access
@@ -288,7 +294,7 @@ pub fn copy_unopened(
     source: &Inode,
     copy: &Inode,
     (target, attributes): (&Path, Attributes<'_>),
-) -> Result<(), Failure> {
+) -> Result<Vec<OsString>, Failure> {
     let failed = |what| move |errno| Failure::of_errno(what, target, errno);
     let (kept, metadata) = (attributes.kept, source.metadata());
     if kept.has(Attribute::Ownership) {
@@ -300,17 +306,18 @@ pub fn copy_unopened(
     // neither fchmod(2) nor, before Linux 5.8, utimensat(2).
     let path = copy.proc_path();
     let carriers = (&Carrier::Held(source.proc_path()), &Carrier::Held(path.clone()));
-    let refused = copy_attributes(carriers, kept).map_err(failed("setting extended attributes"))?;
+    let extended =
+        copy_attributes(carriers, kept).map_err(failed("setting extended attributes"))?;
     let mode = mode_of(metadata, attributes, false).filter(|_| !metadata.is_symlink());
     if let Some(mode) = mode {
-        let mode = without_list(mode, refused);
+        let mode = without_list(mode, extended.granted_to_group);
         tolerate(rustix::fs::chmod(&path, mode)).map_err(failed("setting the permissions"))?;
     }
     if kept.has(Attribute::Timestamps) {
         let set = rustix::fs::utimensat(CWD, &path, &times_of(metadata), AtFlags::empty());
         tolerate(set).map_err(failed("setting the times"))?;
     }
-    Ok(())
+    Ok(extended.without_room)
 }
 
 /// Returns the permissions of a copy. Another user's set-id bits are left out.
@@ -340,14 +347,24 @@ fn set_owner(
     }
 }
 
-/// Copies every attribute that is kept, that the file system of the target supports, and that this
-/// user may set. If the access list is not set, returns what it grants to the group.
+/// The extended attributes that were not set.
+#[derive(Debug, Default)]
+struct NotSet {
+    /// If the access list was not set: what it grants to the group of the file.
+    granted_to_group: Option<u32>,
+    /// The attributes that do not fit.
+    without_room: Vec<OsString>,
+}
+
+/// Copies every attribute that is kept, that the file system of the target supports and has room
+/// for, and that this user may set.
 fn copy_attributes(
     (source, copy): (&Carrier<'_>, &Carrier<'_>),
     kept: &Preserve,
-) -> Result<Option<u32>, Errno> {
+) -> Result<NotSet, Errno> {
+    let mut not_set = NotSet::default();
     if ![Attribute::Mode, Attribute::Context, Attribute::Xattr].iter().any(|one| kept.has(*one)) {
-        return Ok(None);
+        return Ok(not_set);
     }
     let mut names = vec![0; XATTR_BYTES_MAX];
     let length = match source.list(&mut names).map_err(Errno::from) {
@@ -369,9 +386,8 @@ fn copy_attributes(
         }
     }
     if names.is_empty() {
-        return Ok(None);
+        return Ok(not_set);
     }
-    let mut refused = None;
     let mut value = vec![0; XATTR_BYTES_MAX];
     for name in names {
         if !kept.has_extended(name) {
@@ -386,11 +402,16 @@ fn copy_attributes(
         };
         let set = copy.set(name, &value[..length]);
         if set.is_err() && name == ACCESS_LIST {
-            refused = Some(granted_to_group(&value[..length]));
+            not_set.granted_to_group = Some(granted_to_group(&value[..length]));
         }
-        tolerate(set)?;
+        match tolerate(set) {
+            Err(Errno::ENOSPC | Errno::E2BIG | Errno::ERANGE) => {
+                not_set.without_room.push(name.to_owned());
+            }
+            set => set?,
+        }
     }
-    Ok(refused)
+    Ok(not_set)
 }
 
 /// Ignores the errors of attributes that an ordinary user may not set, and that the file system

@@ -198,7 +198,7 @@ fn refuse_resume(session: &Session<'_>, target: &Path) -> Result<(), Failure> {
 /// Sets the attributes that a new striped file keeps of the source's manifest; the objects get its
 /// owner and permissions.
 fn preserve_like(
-    session: &Session<'_>,
+    session: &mut Session<'_>,
     source: &Source,
     file: &File,
     layout: &Layout,
@@ -211,8 +211,11 @@ fn preserve_like(
         let path = layout.object_path(object);
         preserve::copy_object(&source.metadata, opened, (&path, attributes))?;
     }
-    let attributes = (&*target.path(), attributes);
-    preserve::copy(source.file.as_fd(), &source.metadata, layout.as_fd(), attributes)?;
+    let path = target.path();
+    let attributes = (&*path, attributes);
+    let without_room =
+        preserve::copy(source.file.as_fd(), &source.metadata, layout.as_fd(), attributes)?;
+    session.note_without_room(&path, &without_room);
     layout.deny_other_writers().map_err(|error| Failure::of_layout("writing", &error))
 }
 

@@ -296,7 +296,7 @@ pub fn copy_other(
 
 /// Gives a link or a node its attributes, and then the name of the target.
 fn name_other(
-    session: &Session<'_>,
+    session: &mut Session<'_>,
     source: &Inode,
     (name, made): (&Entry, &Inode),
     target: &Entry,
@@ -305,7 +305,8 @@ fn name_other(
     let mode = session.new_mode(&target.dir, metadata.mode() & 0o777, 0o666);
     let path = target.path();
     let attributes = (&*path, session.attributes(Some(mode)));
-    preserve::copy_unopened(source, made, attributes)?;
+    let without_room = preserve::copy_unopened(source, made, attributes)?;
+    session.note_without_room(&path, &without_room);
     let renamed = match session.options.existing {
         WhenThere::Keep => name.rename_to_new(target),
         WhenThere::Replace | WhenThere::Update | WhenThere::Same => name.rename_to(target),

@@ -4,6 +4,7 @@
 mod linking;
 mod transfer;
 
+use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -170,6 +171,13 @@ impl<'a> Session<'a> {
     /// permissions.
     pub fn attributes(&self, mode: Option<u32>) -> Attributes<'_> {
         Attributes { kept: &self.options.preserve, mode }
+    }
+
+    /// Reports the extended attributes that a copy lacks.
+    pub fn note_without_room(&mut self, target: &Path, names: &[OsString]) {
+        for attribute in names {
+            self.observer.notice(Notice::NoRoom { target, attribute });
+        }
     }
 
     /// Returns the permissions of something new in a directory: those of its source or the `usual`
