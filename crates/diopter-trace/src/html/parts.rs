@@ -234,7 +234,6 @@ pub fn flushes(summary: &Summary) -> Markup {
 /// Sizes of bios.
 pub fn bios(summary: &Summary) -> Markup {
     let sizes = ranges(&summary.bio_bytes.histogram);
-    let most = sizes.iter().map(|(_, count)| *count).max().unwrap_or(0);
     html! {
         section #bios {
             h2 { "Sizes of bios" }
@@ -250,7 +249,7 @@ pub fn bios(summary: &Summary) -> Markup {
                             th.num scope="row" { (size(*bytes)) }
                             td.num { (grouped(*count)) }
                             td.num { (percent(*count, summary.bios)) }
-                            td.bars { (bar("device", *count, most)) }
+                            td.bars { (bar("device", *count, summary.bios)) }
                         }
                     }
                 }
