@@ -25,6 +25,15 @@ struct Piece {
     is_issued: bool,
 }
 
+/// A piece that a driver got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Issued {
+    /// The bio that it is of.
+    pub bio: usize,
+    /// True if it came in one request behind another piece, and for the first time.
+    pub is_merged: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Left {
     device: Device,
@@ -57,15 +66,15 @@ impl Outstanding {
         Some(second.bio)
     }
 
-    /// The bios of which a driver got sectors with this.
-    pub fn issue(&mut self, sectors: &Sectors) -> Vec<usize> {
+    /// The pieces of which a driver got sectors with this, in their order.
+    pub fn issue(&mut self, sectors: &Sectors) -> Vec<Issued> {
         let mut issued = Vec::new();
         let mut cursor = sectors.start;
         while let Some(key) = self.next_piece(sectors, cursor, false) {
             let Some(piece) = self.piece(sectors.device, key) else { break };
-            piece.is_issued = true;
+            let is_again = std::mem::replace(&mut piece.is_issued, true);
             cursor = piece.end;
-            issued.push(piece.bio);
+            issued.push(Issued { bio: piece.bio, is_merged: !issued.is_empty() && !is_again });
         }
         issued
     }
@@ -152,7 +161,10 @@ mod tests {
         let mut outstanding = Outstanding::default();
         outstanding.insert(0, &sectors(8, 8));
         outstanding.insert(1, &sectors(16, 8));
-        assert_eq!(outstanding.issue(&sectors(8, 16)), [0, 1]);
+        let issued = |bio, is_merged| Issued { bio, is_merged };
+        assert_eq!(outstanding.issue(&sectors(8, 16)), [issued(0, false), issued(1, true)]);
+        let again = outstanding.issue(&sectors(8, 16));
+        assert_eq!(again, [issued(0, false), issued(1, false)], "a driver was busy the first time");
         assert_eq!(outstanding.done(&sectors(8, 16)), [0, 1]);
         assert!(outstanding.done(&sectors(8, 16)).is_empty());
     }

@@ -71,7 +71,8 @@ pub struct Summary {
     pub ended: String,
     /// For how long events were recorded.
     pub traced_ns: u64,
-    /// Requests for devices that the bios became: more than `bios` where the block layer cut some.
+    /// Requests for devices that the bios became: more than `bios` where the block layer cut some,
+    /// fewer where it merged some.
     pub device_requests: u64,
     /// Reads that began at the end of the file or behind it, and moved nothing. They are among
     /// `requests`.

@@ -191,8 +191,12 @@ pub enum What {
     SyncEnded(Inode),
     /// A part of a flush of an application.
     Flush(FlushEvent),
+    /// The thread replaces shared blocks of this inode by those that were written.
+    CopiedOnWrite(Inode),
     /// The journal of a file system commits.
     JournalCommits(Device),
+    /// The thread has the log written, and waits for it.
+    LogForced,
     /// A task sleeps until the log has room.
     LogSlept,
 }
@@ -407,6 +411,9 @@ pub const SOURCES: &[Source] = &[
     source("xfs/xfs_unwritten_convert", Need::Helps, &["dev", "ino"], |record| {
         What::UnwrittenConverted(inode(record))
     }),
+    source("xfs/xfs_reflink_end_cow", Need::Helps, &["dev", "ino"], |record| {
+        What::CopiedOnWrite(inode(record))
+    }),
     source("ext4/ext4_allocate_blocks", Need::Helps, &["dev", "ino", "flags"], |record| {
         What::Allocated { inode: inode(record), is_data: record.number(2) & EXT4_MB_HINT_DATA != 0 }
     }),
@@ -448,9 +455,7 @@ pub const SOURCES: &[Source] = &[
     source("jbd2/jbd2_end_commit", Need::Helps, &["dev"], |record| {
         What::JournalCommits(Device(record.number32(0)))
     }),
-    source("xfs/xfs_log_force", Need::Helps, &["dev"], |record| {
-        What::JournalCommits(Device(record.number32(0)))
-    }),
+    source("xfs/xfs_log_force", Need::Helps, &["dev"], |_| What::LogForced),
     source("xfs/xfs_log_grant_sleep", Need::Helps, &[], |_| What::LogSlept),
 ];
 

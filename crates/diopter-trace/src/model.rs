@@ -225,6 +225,9 @@ pub struct TracedRequest {
     pub is_buffered: bool,
     /// True if io_uring handed it to a worker.
     pub is_punted: bool,
+    /// True if it went into blocks that the file shared with another, or that a snapshot has: new
+    /// ones took their place.
+    pub is_copied_on_write: bool,
     /// True if it waited for the journal.
     pub waited_for_journal: bool,
     /// Indices into [`Trace::bios`].
@@ -261,6 +264,8 @@ pub struct TracedBio {
     pub bytes: u64,
     /// The block layer cut it, into this many requests for the device; 1 is whole.
     pub pieces: u32,
+    /// Those of these requests that the block layer merged into the one before them on the device.
+    pub merged: u32,
     /// When the file system handed it down.
     pub queued: u64,
     /// When the driver got its first piece.

@@ -286,7 +286,10 @@ fn observe(
     if bios.is_empty() {
         return;
     }
-    let pieces = bios.iter().map(|bio| u64::from(bio.pieces.max(1))).sum();
+    let pieces: u64 = bios.iter().map(|bio| u64::from(bio.pieces.max(1))).sum();
+    let merged: u64 = bios.iter().map(|bio| u64::from(bio.merged)).sum();
+    // One that was merged into another request as a whole is a part of that.
+    let pieces = pieces.saturating_sub(merged).max(u64::from(!bios.is_empty()));
     widen((&mut prediction.device_requests_min, &mut prediction.device_requests_max), pieces);
     let expected = device_requests(&bios, limits);
     let (least, most) = (

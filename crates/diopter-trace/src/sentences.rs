@@ -23,8 +23,8 @@ pub fn without_requests(document: &Summary) -> String {
     }
     format!(
         "no direct I/O was seen: the {who} made no request with O_DIRECT, or none on a file system \
-         or device that has tracepoints, or it was refused before one; `dio probe FILE` reports \
-         what direct I/O on a file needs"
+         or device that has tracepoints, or it was refused before one, or the page cache served it \
+         (ext4 with data=journal); `dio probe FILE` reports what direct I/O on a file needs"
     )
 }
 
@@ -106,6 +106,9 @@ pub fn without_findings(document: &Summary) -> (String, bool) {
         None if document.flushes.uring_is_partial => {
             ("none, but flushes by io_uring are not known".to_owned(), false)
         }
+        None if document.latency_ns.wake.is_none() => {
+            ("none up to the completions: no wake-up is known".to_owned(), false)
+        }
         None => ("none: nothing slowed these requests down".to_owned(), true),
     }
 }
@@ -134,7 +137,9 @@ pub fn of_total(document: &Summary) -> Option<String> {
     let woken = document.latency_ns.wake.map_or(0, |wake| wake.count);
     let rest = total.checked_sub(woken).filter(|rest| *rest > 0)?;
     Some(if woken == 0 {
-        "the total is to the completion: no wake-up is known".to_owned()
+        "the total is to the completion: no wake-up is known, nor what threads waited for after \
+         it, such as the flush of a durable write"
+            .to_owned()
     } else {
         format!(
             "the total is to the wake-up for {woken} requests, and to the completion for {rest} \

@@ -25,6 +25,7 @@ enum Reason {
     Extending,
     Allocation,
     UnwrittenExtents,
+    CopyOnWrite,
     Flush,
     CachedPages,
     Kernel,
@@ -32,10 +33,11 @@ enum Reason {
 }
 
 impl Reason {
-    const ALL: [Reason; 7] = [
+    const ALL: [Reason; 8] = [
         Reason::Extending,
         Reason::Allocation,
         Reason::UnwrittenExtents,
+        Reason::CopyOnWrite,
         Reason::Flush,
         Reason::CachedPages,
         Reason::Kernel,
@@ -47,6 +49,7 @@ impl Reason {
             Reason::Extending => "extending",
             Reason::Allocation => "allocation",
             Reason::UnwrittenExtents => known::UNWRITTEN_EXTENTS,
+            Reason::CopyOnWrite => "copy-on-write",
             Reason::Flush => known::VOLATILE_WRITE_CACHE_WITHOUT_FUA,
             Reason::CachedPages => known::CACHED_PAGES,
             Reason::Kernel => "kernel",
@@ -67,6 +70,10 @@ impl Reason {
             Reason::UnwrittenExtents => {
                 "each was the first write to allocated blocks, which a worker then has to mark as \
                  written: a metadata update in the journal"
+            }
+            Reason::CopyOnWrite => {
+                "each went into blocks that the file shares with another: it was written to new \
+                 ones, which a worker then has to put in their place"
             }
             Reason::Flush => {
                 "each was to be durable on a device whose cache is volatile and has no FUA, so a \
@@ -98,6 +105,11 @@ impl Reason {
             Reason::Allocation | Reason::UnwrittenExtents => {
                 known::REMEDY_UNWRITTEN_EXTENTS.to_owned()
             }
+            Reason::CopyOnWrite => {
+                "write to a file without shared blocks: copy it with `cp --reflink=never`, or \
+                 rewrite it once"
+                    .to_owned()
+            }
             Reason::Flush => known::REMEDY_FLUSHES.to_owned(),
             Reason::CachedPages => {
                 let file = shown.requests.first().map(|at| trace.requests[*at].file);
@@ -107,7 +119,8 @@ impl Reason {
             Reason::Kernel if length >= LARGE_BYTES => remedy_of_large(trace, shown),
             Reason::Kernel => known::REMEDY_DEFERRED_BY_KERNEL.to_owned(),
             Reason::Unknown => {
-                "look at the function that put them off (`deferred_by`), if the trace has it"
+                "use another file system if the delay matters: btrfs verifies checksums and ends \
+                 writes in its own workers, and drivers that encrypt do the same"
                     .to_owned()
             }
         }
@@ -177,6 +190,7 @@ fn reason_of(trace: &Trace, request: &TracedRequest) -> Option<Reason> {
         TracedRequest { is_extending: Some(true), .. } => Reason::Extending,
         TracedRequest { is_unwritten: Some(true), has_allocated: true, .. } => Reason::Allocation,
         TracedRequest { is_unwritten: Some(true), .. } => Reason::UnwrittenExtents,
+        TracedRequest { is_copied_on_write: true, .. } => Reason::CopyOnWrite,
         TracedRequest { is_dsync: true, .. } if file?.needs_flush != Some(false) => Reason::Flush,
         TracedRequest { has_cached_pages: Some(true), .. } => Reason::CachedPages,
         _ => {

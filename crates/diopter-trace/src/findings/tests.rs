@@ -243,6 +243,14 @@ fn one_bad_file_beside_a_busy_one_is_found() {
 }
 
 #[test]
+fn a_write_into_shared_blocks_is_not_put_down_to_the_kernel() {
+    let job = Job::marked(|request| request.is_copied_on_write = true);
+    let found = findings(&job.trace());
+    let reasons: Vec<_> = found.iter().map(|finding| finding.reason.as_deref()).collect();
+    assert_eq!(reasons, [Some("copy-on-write")]);
+}
+
+#[test]
 fn a_reason_that_stays_on_a_newer_kernel_comes_first() {
     let job = Job::marked(|request| {
         request.is_dsync = true;

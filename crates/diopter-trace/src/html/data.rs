@@ -83,7 +83,7 @@ fn request<'a>(trace: &'a Trace, at: usize, why: &[Why]) -> Request<'a> {
 }
 
 fn bio(bio: &TracedBio) -> Bio {
-    let TracedBio { device: _, sector, bytes, pieces, queued, issued, done, context } = *bio;
+    let TracedBio { sector, bytes, pieces, queued, issued, done, context, .. } = *bio;
     Bio(queued, issued, done, sector, bytes, pieces, context.map(context_name))
 }
 

@@ -49,7 +49,10 @@ impl Join {
         }
         self.requests.push(pending);
         self.in_flight.entry(key).or_default().push_back(number);
-        self.thread(thread_number).open = Some(number);
+        let thread = self.thread(thread_number);
+        thread.open = Some(number);
+        // That was during a flush before.
+        thread.has_seen_commit = false;
     }
 
     /// Returns a request with the facts of its begin.
@@ -76,6 +79,7 @@ impl Join {
                 .or((self.has_cached && begin.inode.number != 0).then_some(false)),
             is_buffered: false,
             is_punted: false,
+            is_copied_on_write: false,
             waited_for_journal: false,
             bios: Vec::new(),
             context: None,

@@ -6,6 +6,12 @@ use crate::model::{Door, TracedBio, TracedOp};
 
 impl Join {
     pub(super) fn bio_queued(&mut self, event: &Event, sectors: &Sectors) {
+        if sectors.count == 0 && self.syncing.contains(&event.thread) {
+            // A file system that flushes the device by itself has no commit to wait for, whose end
+            // would have flushed it.
+            self.thread(event.thread).has_seen_commit = false;
+            self.syncing.remove(&event.thread);
+        }
         let Some(thread) = self.threads.get_mut(&event.thread).filter(|thread| thread.is_member)
         else {
             return;
@@ -54,6 +60,7 @@ impl Join {
             sector: sectors.start,
             bytes: u64::from(sectors.count) * SECTOR,
             pieces: 1,
+            merged: 0,
             queued: time,
             issued: None,
             done: None,

@@ -33,11 +33,14 @@ impl Join {
         if is_in_task(event) {
             let thread = self.threads.entry(event.thread).or_default();
             work = thread.work.take();
-            let has_waited = std::mem::take(&mut thread.has_waited_for_journal);
+            let has_waited = std::mem::take(&mut thread.has_waited_for_journal)
+                | std::mem::take(&mut thread.has_seen_commit);
             let has_converted = thread.converted.take() == Some(inode);
+            let is_copied_on_write = thread.copied_on_write.take() == Some(inode);
             self.syncing.remove(&event.thread);
             let pending = &mut self.requests[number];
             pending.request.waited_for_journal |= has_waited;
+            pending.request.is_copied_on_write |= is_copied_on_write;
             if has_converted {
                 pending.request.is_unwritten = Some(true);
             }

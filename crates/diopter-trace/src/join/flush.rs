@@ -74,6 +74,9 @@ impl Join {
     /// The file system flushes a file.
     pub(super) fn sync_began(&mut self, thread: u32, inode: Inode) {
         self.syncing.insert(thread);
+        if let Some(thread) = self.threads.get_mut(&thread) {
+            thread.has_seen_commit = false;
+        }
         self.flush_of(thread, FileId { inode, subvolume: None });
     }
 

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use complete::runner;
 use flush::{Flushed, OpenFlush};
 
-use crate::bios::Outstanding;
+use crate::bios::{Issued, Outstanding};
 use crate::event::{Device, Event, Inode, Sectors, What};
 use crate::files::Files;
 use crate::flushes::FlushTotals;
@@ -149,7 +149,12 @@ struct Thread {
     work: Option<(u64, u64)>,
     /// The file whose unwritten blocks it turned to written.
     converted: Option<Inode>,
+    /// The file whose shared blocks it replaced.
+    copied_on_write: Option<Inode>,
+    /// It had to wait for the journal.
     has_waited_for_journal: bool,
+    /// The journal committed while it flushed a file.
+    has_seen_commit: bool,
 }
 
 impl Join {
@@ -295,8 +300,9 @@ impl Join {
             What::BioQueued(ref sectors) => self.bio_queued(&event, sectors),
             What::BioDone(ref sectors) | What::Done(ref sectors) => self.done(&event, sectors),
             What::Issued(ref sectors) => {
-                for bio in self.outstanding.issue(sectors) {
+                for Issued { bio, is_merged } in self.outstanding.issue(sectors) {
                     self.bios[bio].issued.get_or_insert(event.time);
+                    self.bios[bio].merged += u32::from(is_merged);
                 }
             }
             What::BioCut { device, start, cut_at } => self.bio_cut(device, start, cut_at),
@@ -329,15 +335,17 @@ impl Join {
             What::SyncBegan(inode) => self.sync_began(thread, inode),
             What::SyncEnded(_) => _ = self.syncing.remove(&thread),
             What::Flush(ref flush) => self.flush_event(&event, flush),
+            What::CopiedOnWrite(inode) => self.thread(thread).copied_on_write = Some(inode),
             What::JournalCommits(_) => self.journal_commits(),
-            What::LogSlept => self.thread(thread).has_waited_for_journal = true,
+            What::LogForced if !self.syncing.contains(&thread) => {}
+            What::LogForced | What::LogSlept => self.thread(thread).has_waited_for_journal = true,
         }
     }
 
     fn journal_commits(&mut self) {
         for waiting in &self.syncing {
             if let Some(thread) = self.threads.get_mut(waiting) {
-                thread.has_waited_for_journal = true;
+                thread.has_seen_commit = true;
             }
         }
     }

@@ -80,10 +80,13 @@ impl Join {
             return;
         }
         let is_waited_for = request.door == Door::Syscall;
-        let context = match is_waited_for {
-            true => Context::Task,
-            false => self.context_of(event, &self.requests[number]),
-        };
+        let done_in = self.context_of(event, &self.requests[number]);
+        // The waiting thread completes it, also if an interrupt wakes that thread.
+        let context = if is_waited_for { Context::Task } else { done_in };
         self.end(event.time, number, context, result);
+        if is_waited_for && done_in != Context::Task {
+            // No event shows when the thread runs again.
+            self.requests[number].request.times.woken = None;
+        }
     }
 }

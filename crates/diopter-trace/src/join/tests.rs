@@ -1,6 +1,7 @@
 //! Events as a kernel would send them, and what they are joined to.
 
 mod btrfs;
+mod durable;
 mod flush;
 
 use super::complete::EAGAIN;

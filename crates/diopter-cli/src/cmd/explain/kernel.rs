@@ -53,9 +53,16 @@ pub struct KernelCompletion {
     pub why: &'static str,
 }
 
-/// The place for a request that moves nothing: of 0 bytes, or a read at the end of the file.
+/// The place for a request that the device has no part in: of 0 bytes, or a read of a hole or at
+/// the end of the file.
 const WITHOUT_BIO: KernelCompletion =
     KernelCompletion { context: "task", why: "there is no bio to wait for" };
+
+/// The place for a request that the page cache serves.
+const THROUGH_CACHE: KernelCompletion = KernelCompletion {
+    context: "task",
+    why: "the bytes are copied between the page cache and the caller's memory",
+};
 
 /// A fallback to the page cache.
 #[derive(Serialize, JsonSchema)]
@@ -109,19 +116,26 @@ pub fn of(explained: &Explained<'_>, extents: Option<&[DeviceExtent]>) -> Kernel
     });
     let (queued, (waited, file_systems)): (Vec<_>, (Vec<_>, Vec<_>)) =
         contexts.map(|(queued, waited, system)| (queued, (waited, system))).unzip();
-    let queued = if explained.plan.bios.is_empty() { WITHOUT_BIO } else { agreed(&queued) };
     let queue = |device: &Option<Device>| BlockQueue::of_device(device.as_ref()?.number);
     let (bytes_max, segments_max) = limits(devices.iter().map(queue));
     let direct = || explained.plan.bios.iter().filter(|bio| bio.way != "buffered");
+    let device_requests_max: Option<u64> = direct().map(|bio| bio.device_requests_max).sum();
+    let page_cache = page_cache(explained, is_running, has_cached_pages);
+    let queued = match page_cache.used {
+        "yes" => THROUGH_CACHE,
+        _ if explained.plan.bios.is_empty() => WITHOUT_BIO,
+        _ if !is_write && device_requests_max == Some(0) => WITHOUT_BIO,
+        _ => agreed(&queued),
+    };
     Kernel {
         is_running,
         queued,
         waited: agreed(&waited),
         device_requests_min: direct().map(|bio| bio.device_requests_min).sum(),
-        device_requests_max: direct().map(|bio| bio.device_requests_max).sum(),
+        device_requests_max,
         bytes_max,
         segments_max,
-        page_cache: page_cache(explained, is_running, has_cached_pages),
+        page_cache,
         release,
         file_system: common(&file_systems).cloned().unwrap_or_default(),
     }

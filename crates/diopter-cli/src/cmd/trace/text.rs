@@ -1,6 +1,8 @@
 //! The document of `dio trace` as one screen of text: warnings about the data, findings, where
 //! completions ran, where the time was spent, the files.
 
+use std::cmp::Ordering;
+
 use diopter_text::{Side, Table, untrusted};
 use diopter_trace::document::{Finding, PhaseLatency, Severity, Summary};
 use diopter_trace::findings::time_text;
@@ -79,8 +81,13 @@ fn overview(document: &Summary, look: &Look) -> String {
         duration(document),
         number(document.bios, "bio"),
     );
-    if document.device_requests > document.bios {
-        line.push_str(&format!(", cut into {} for devices", document.device_requests));
+    let became = match document.device_requests.cmp(&document.bios) {
+        Ordering::Greater => "cut",
+        Ordering::Less if document.device_requests > 0 => "merged",
+        Ordering::Less | Ordering::Equal => "",
+    };
+    if !became.is_empty() {
+        line.push_str(&format!(", {became} into {} for devices", document.device_requests));
     }
     for (count, what) in [
         (document.failed, "failed"),

@@ -32,6 +32,17 @@ fn every_finding_has_its_meaning_and_a_remedy() {
     assert!(report.lines().skip(2).all(|line| line.chars().count() <= 80), "{report}");
 }
 
+#[test]
+fn bios_that_were_cut_or_merged_are_in_the_first_line() {
+    let of = |device_requests| of(&Summary { bios: 8, device_requests, ..document() }, &LOOK);
+    let text = |n| of(n).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text(9).contains("cut into 9 for devices"), "{}", of(9));
+    assert!(text(2).contains("merged into 2 for devices"), "{}", of(2));
+    for same_or_unknown in [text(8), text(0)] {
+        assert!(!same_or_unknown.contains("for devices"), "{same_or_unknown}");
+    }
+}
+
 fn predicted() -> Vec<PredictionSummary> {
     vec![PredictionSummary {
         op: "write".to_owned(),
