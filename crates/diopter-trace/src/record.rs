@@ -2,7 +2,7 @@
 //! in the other modules.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -259,6 +259,10 @@ fn suitable_kib(cpus: usize) -> u64 {
 fn devices(paths: &[PathBuf]) -> Result<Vec<Device>, TraceError> {
     let mut devices = Vec::new();
     for path in paths {
+        // The kernel's name for a device, as `dio probe` and lsblk print it.
+        let node = Path::new("/dev").join(path);
+        let is_name = path.components().count() == 1 && !path.exists() && node.exists();
+        let path = if is_name { &node } else { path };
         let failed = |source| TraceError::Path { path: path.clone(), source };
         devices.extend(files::devices_of(path).map_err(failed)?);
     }

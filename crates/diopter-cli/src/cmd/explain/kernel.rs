@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use diopter::probe::BlockQueue;
 use diopter::probe::Kernel as Running;
 use diopter_os::residency::residency;
-use diopter_trace::predict::{self, RequestFacts};
+use diopter_trace::predict::{self, Place, RequestFacts};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -64,6 +64,13 @@ const THROUGH_CACHE: KernelCompletion = KernelCompletion {
     why: "the bytes are copied between the page cache and the caller's memory",
 };
 
+/// The place for a request that the driver completes in its own way.
+const TAKES_BIOS: KernelCompletion = KernelCompletion {
+    context: "unknown",
+    why: "the driver takes bios itself: zram completes them during submission, md and dm where \
+          their devices do",
+};
+
 /// A fallback to the page cache.
 #[derive(Serialize, JsonSchema)]
 pub struct PageCache {
@@ -107,17 +114,12 @@ pub fn of(explained: &Explained<'_>, extents: Option<&[DeviceExtent]>) -> Kernel
                 predict::needs_flush(major, minor)
             }),
         };
-        let at = |facts: RequestFacts<'_>| {
-            let (place, why) = predict::context(&facts);
-            KernelCompletion { context: place.name(), why }
-        };
-        let waited = at(RequestFacts { is_queued: false, ..facts });
-        (at(facts), waited, file_system)
+        let waited = RequestFacts { is_queued: false, ..facts };
+        (place_of(&facts, queue_of(device)), place_of(&waited, None), file_system)
     });
     let (queued, (waited, file_systems)): (Vec<_>, (Vec<_>, Vec<_>)) =
         contexts.map(|(queued, waited, system)| (queued, (waited, system))).unzip();
-    let queue = |device: &Option<Device>| BlockQueue::of_device(device.as_ref()?.number);
-    let (bytes_max, segments_max) = limits(devices.iter().map(queue));
+    let (bytes_max, segments_max) = limits(devices.iter().map(queue_of));
     let direct = || explained.plan.bios.iter().filter(|bio| bio.way != "buffered");
     let device_requests_max: Option<u64> = direct().map(|bio| bio.device_requests_max).sum();
     let page_cache = page_cache(explained, is_running, has_cached_pages);
@@ -162,6 +164,18 @@ fn device_of(fd: BorrowedFd<'_>) -> Option<Device> {
     Some(Device { number: if is_raw { found.st_rdev } else { found.st_dev }, is_raw })
 }
 
+fn queue_of(device: &Option<Device>) -> Option<BlockQueue> {
+    BlockQueue::of_device(device.as_ref()?.number)
+}
+
+/// Returns where a request completes, on a device with this queue.
+fn place_of(facts: &RequestFacts<'_>, queue: Option<BlockQueue>) -> KernelCompletion {
+    match predict::context(facts) {
+        (Place::Interrupt, _) if queue.is_some_and(|queue| !queue.has_requests) => TAKES_BIOS,
+        (place, why) => KernelCompletion { context: place.name(), why },
+    }
+}
+
 /// Returns the file system on a device; empty if it is not known.
 fn file_system_of(device: Option<Device>) -> String {
     match device {
@@ -177,6 +191,8 @@ fn file_system_of(device: Option<Device>) -> String {
 /// Returns the bytes and the segments that all devices take in one request; `None` where those of a
 /// device are not known, or not the same.
 fn limits(queues: impl Iterator<Item = Option<BlockQueue>>) -> (Option<u64>, Option<u64>) {
+    // A driver that takes bios itself need not cut them.
+    let queues = queues.map(|queue| queue.filter(|queue| queue.has_requests));
     let of_queue = |queue: BlockQueue| {
         let bytes_max = queue.max_sectors_kb.and_then(|kib| kib.checked_mul(1024));
         (bytes_max, queue.max_segments)
@@ -284,7 +300,8 @@ mod tests {
 
     fn queue(max_sectors_kb: u64, max_segments: u64) -> Option<BlockQueue> {
         let (max_sectors_kb, max_segments) = (Some(max_sectors_kb), Some(max_segments));
-        Some(BlockQueue { max_sectors_kb, max_segments, ..BlockQueue::default() })
+        let has_requests = true;
+        Some(BlockQueue { max_sectors_kb, max_segments, has_requests, ..BlockQueue::default() })
     }
 
     #[test]
@@ -298,6 +315,27 @@ mod tests {
             assert_eq!(limits(unknown.into_iter()), (None, None));
         }
         assert_eq!(limits(std::iter::empty()), (None, None));
+    }
+
+    #[test]
+    fn a_driver_that_takes_bios_has_no_limits_and_no_interrupt() {
+        let of_bios = queue(128, 64).map(|queue| BlockQueue { has_requests: false, ..queue });
+        assert_eq!(limits([of_bios.clone()].into_iter()), (None, None));
+        let read = RequestFacts {
+            version: Some((6, 12)),
+            file_system: "raw",
+            is_write: false,
+            is_queued: true,
+            is_extending: None,
+            is_unwritten: None,
+            has_cached_pages: None,
+            is_dsync: false,
+            needs_flush: None,
+        };
+        assert_eq!(place_of(&read, queue(128, 64)).context, "interrupt");
+        assert_eq!(place_of(&read, of_bios.clone()).context, "unknown");
+        let waited = RequestFacts { is_queued: false, ..read };
+        assert_eq!(place_of(&waited, of_bios).context, "task");
     }
 
     #[test]
