@@ -54,8 +54,10 @@ impl Phases {
         let device_done = later(times.device_done, later(issued, submitted).or(submitted));
         let completed = later(times.completed, device_done.or(submitted).or(begin));
         let woken = later(times.woken, completed.or(begin));
-        // The waiting thread itself runs the completion: what came before is its wake-up.
-        let is_waited_for = request.door == Door::Syscall && request.context == Some(Context::Task);
+        // The waiting thread itself runs the completion: what came before is its wake-up. ext4
+        // waits for a write that extends the file, also if it was submitted not to be waited for.
+        let is_known = request.door == Door::Syscall || woken.is_some();
+        let is_waited_for = is_known && request.context == Some(Context::Task);
         let completed = if is_waited_for { device_done.or(completed) } else { completed };
         Phases {
             submit: between(begin, submitted).filter(|_| !request.is_raw),
@@ -144,6 +146,12 @@ mod tests {
         let waited_for = Phases::of(&trace, &trace.requests[0]);
         assert_eq!((waited_for.detour, waited_for.wake), (Some(0), Some(3_000)));
         assert_eq!(waited_for.total, deferred.total);
+        trace.requests[0].door = Door::Aio;
+        assert_eq!(Phases::of(&trace, &trace.requests[0]), waited_for);
+        trace.requests[0].times.woken = None;
+        let unknown = Phases::of(&trace, &trace.requests[0]);
+        assert_eq!((unknown.detour, unknown.wake), (Some(2_000), None));
+        assert_eq!(unknown.total, deferred.total.map(|total| total - 1_000));
     }
 
     #[test]
