@@ -4,7 +4,7 @@
 mod cp_support;
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Child;
@@ -125,6 +125,37 @@ fn a_source_that_was_changed_between_two_runs_is_copied_from_the_start() {
     make_file(&source, 8, SLOW_BYTES);
     let report = cp_report(&["--resume"], &source, &target);
     assert_eq!(report["resumed_bytes"], 0);
+    assert_same(&source, &target);
+}
+
+/// Only the time of status change shows it, which no program sets.
+#[test]
+fn a_source_whose_time_was_put_back_after_a_change_is_copied_from_the_start() {
+    let (_dir, source, target) = prepared(14, SLOW_BYTES);
+    let copy = start_slowly(&["--resume"], &source, &target);
+    wait_for_record(&target);
+    assert_ended_by(copy, Signal::INT, 130);
+    let before = source.metadata().unwrap();
+    let file = File::options().write(true).open(&source).unwrap();
+    file.write_all_at(b"changed in place", 0).unwrap();
+    file.set_modified(before.modified().unwrap()).unwrap();
+    let after = source.metadata().unwrap();
+    assert_eq!((before.ino(), before.len()), (after.ino(), after.len()));
+    assert_eq!(before.modified().unwrap(), after.modified().unwrap());
+    let report = cp_report(&["--resume"], &source, &target);
+    assert_eq!(report["resumed_bytes"], 0);
+    assert_same(&source, &target);
+}
+
+#[test]
+fn a_name_and_permissions_that_a_source_gets_while_it_is_copied_are_no_change_of_it() {
+    let (dir, source, target) = prepared(15, SLOW_BYTES / 4);
+    let copy = start_slowly(&[], &source, &target);
+    wait_for_start(&target, SLOW_BYTES / 4);
+    std::fs::hard_link(&source, dir.path().join("another")).unwrap();
+    std::fs::set_permissions(&source, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let output = copy.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", message(&output));
     assert_same(&source, &target);
 }
 

@@ -2,6 +2,7 @@
 //! resume. The attribute is also the mark of a temporary: a file without it belongs to another
 //! program. What is copied is decided elsewhere.
 
+use std::cmp::Ordering;
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -19,8 +20,9 @@ use crate::dir::FileId;
 /// it names another file.
 pub const RECORD_NAME: &str = "user.diopter.cp";
 
-/// Version of the fields; a record with another one is ignored.
-const VERSION: u32 = 2;
+/// Version of the fields. A record of an earlier one marks a temporary that is not resumed, and one
+/// of a later version is ignored.
+const VERSION: u32 = 3;
 
 /// A record is written again after so many bytes: `kill -9` costs at most this much.
 const BYTES_BETWEEN: u64 = 64 << 20;
@@ -32,7 +34,9 @@ const TIME_BETWEEN: Duration = Duration::from_millis(500);
 const RECORD_BYTES_MAX: usize = 4096;
 
 /// Identifies the content that a temporary is a part of. A file that was changed has another
-/// identity.
+/// identity, also if its time of modification was put back: nothing but the clock sets the time of
+/// status change (ctime). That one changes with permissions, names and attributes too, so a copy
+/// that starts over may have the same content, and [`SourceIdentity::is_content_of`] ignores it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceIdentity {
     device: u64,
@@ -40,6 +44,15 @@ pub struct SourceIdentity {
     size: u64,
     modified_s: i64,
     modified_ns: i64,
+    status_changed_s: i64,
+    status_changed_ns: i64,
+}
+
+/// A record of any version.
+#[derive(Deserialize)]
+struct AnyRecord {
+    version: u32,
+    name: String,
 }
 
 /// The value of the attribute of a temporary that is never resumed, with a hash of the temporary's
@@ -85,12 +98,22 @@ impl SourceIdentity {
             size,
             modified_s: metadata.mtime(),
             modified_ns: metadata.mtime_nsec(),
+            status_changed_s: metadata.ctime(),
+            status_changed_ns: metadata.ctime_nsec(),
         }
     }
 
     /// Identifies no source: no file has the inode number 0.
     fn of_none() -> SourceIdentity {
-        SourceIdentity { device: 0, inode: 0, size: 0, modified_s: 0, modified_ns: 0 }
+        SourceIdentity {
+            device: 0,
+            inode: 0,
+            size: 0,
+            modified_s: 0,
+            modified_ns: 0,
+            status_changed_s: 0,
+            status_changed_ns: 0,
+        }
     }
 
     /// Returns the bytes of the content.
@@ -103,11 +126,21 @@ impl SourceIdentity {
         (self.device, self.inode)
     }
 
-    /// Returns the same identity, with this time of change if it is later.
-    pub fn changed_at(self, seconds: i64, nanoseconds: i64) -> SourceIdentity {
-        let (modified_s, modified_ns) =
-            (self.modified_s, self.modified_ns).max((seconds, nanoseconds));
-        SourceIdentity { modified_s, modified_ns, ..self }
+    /// Returns the same identity, with these times of modification and of status change where they
+    /// are later. Both are seconds and nanoseconds.
+    pub fn changed_at(self, modified: (i64, i64), status: (i64, i64)) -> SourceIdentity {
+        let (modified_s, modified_ns) = (self.modified_s, self.modified_ns).max(modified);
+        let (status_changed_s, status_changed_ns) =
+            (self.status_changed_s, self.status_changed_ns).max(status);
+        SourceIdentity { modified_s, modified_ns, status_changed_s, status_changed_ns, ..self }
+    }
+
+    /// Returns true if this is the same file with the same size and time of modification: a change
+    /// of its permissions or names in the course of a copy is none of its content.
+    pub fn is_content_of(&self, earlier: &SourceIdentity) -> bool {
+        let SourceIdentity { status_changed_s, status_changed_ns, .. } = *earlier;
+        let now = SourceIdentity { status_changed_s, status_changed_ns, ..self.clone() };
+        now == *earlier
     }
 }
 
@@ -118,16 +151,24 @@ impl Record {
         Record { version: VERSION, name, source, session, written: 0, flushed: 0 }
     }
 
-    /// Reads the record of a file with a name; `None` if it has none, an unknown version, or that
-    /// of another name. `path` leads to the file; it may be that of a descriptor.
+    /// Reads the record of a file with a name; `None` if it has none, a later version, or that of
+    /// another name. One that cannot be resumed is of no source. `path` leads to the file; it may
+    /// be that of a descriptor.
     pub fn read(path: &Path, name: &OsStr) -> Option<Record> {
         let mut bytes = vec![0; RECORD_BYTES_MAX];
         let length = rustix::fs::getxattr(path, RECORD_NAME, &mut bytes[..]).ok()?;
-        if bytes[..length] == *mark_of(name).as_bytes() {
-            return Some(Record::new(name, SourceIdentity::of_none(), String::new()));
+        let bytes = &bytes[..length];
+        let mark = || Record::new(name, SourceIdentity::of_none(), String::new());
+        if *bytes == *mark_of(name).as_bytes() {
+            return Some(mark());
         }
-        let record: Record = serde_json::from_slice(&bytes[..length]).ok()?;
-        (record.version == VERSION && record.name == hash_of(name)).then_some(record)
+        let any: AnyRecord = serde_json::from_slice(bytes).ok()?;
+        match any.version.cmp(&VERSION) {
+            _ if any.name != hash_of(name) => None,
+            Ordering::Less => Some(mark()),
+            Ordering::Equal => serde_json::from_slice(bytes).ok(),
+            Ordering::Greater => None,
+        }
     }
 
     /// Writes the record to a file; returns true if it is there now.
@@ -273,7 +314,15 @@ mod tests {
     }
 
     fn identity(size: u64) -> SourceIdentity {
-        SourceIdentity { device: 1, inode: 2, size, modified_s: 3, modified_ns: 4 }
+        SourceIdentity {
+            device: 1,
+            inode: 2,
+            size,
+            modified_s: 3,
+            modified_ns: 4,
+            status_changed_s: 5,
+            status_changed_ns: 6,
+        }
     }
 
     fn record(written: u64, flushed: u64) -> Record {
@@ -310,6 +359,16 @@ mod tests {
         let mut later = identity(100);
         later.modified_ns += 1;
         assert_eq!(record(80, 50).start_for(&later, "here"), None);
+        assert!(!later.is_content_of(&identity(100)));
+    }
+
+    #[test]
+    fn a_later_status_change_starts_over_but_is_no_change_while_it_is_copied() {
+        let later = identity(100).changed_at((3, 4), (5, 7));
+        assert_eq!(record(80, 50).start_for(&later, "here"), None);
+        assert!(later.is_content_of(&identity(100)));
+        assert_eq!(identity(100).changed_at((3, 3), (4, 9)), identity(100));
+        assert!(!identity(100).changed_at((3, 5), (5, 6)).is_content_of(&identity(100)));
     }
 
     #[test]
@@ -348,5 +407,23 @@ mod tests {
             }
             assert_eq!(read(&file), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_marks_a_temporary_that_is_not_resumed() {
+        let file = tempfile::tempfile().unwrap();
+        let hash = hash_of(NAME.as_ref());
+        let of = |version: u32| {
+            let text = format!("{{\"version\":{version},\"name\":\"{hash}\",\"written\":80}}");
+            let set =
+                rustix::fs::fsetxattr(&file, RECORD_NAME, text.as_bytes(), XattrFlags::empty());
+            set.is_ok().then(|| read(&file))
+        };
+        let Some(earlier) = of(VERSION - 1) else {
+            return skip(Capability::Xattr, "the temporary directory keeps no user attributes");
+        };
+        let earlier = earlier.expect("it is a temporary");
+        assert_eq!(earlier.start_for(&identity(100), ""), None);
+        assert_eq!((of(VERSION), of(VERSION + 1)), (Some(None), Some(None)));
     }
 }

@@ -126,7 +126,7 @@ impl Source {
 
     fn is_unchanged(&self) -> bool {
         let now = self.file.metadata();
-        now.is_ok_and(|now| SourceIdentity::of(&now, now.len()) == self.identity)
+        now.is_ok_and(|now| SourceIdentity::of(&now, now.len()).is_content_of(&self.identity))
     }
 }
 

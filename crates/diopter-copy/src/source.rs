@@ -184,7 +184,9 @@ impl Content for Source {
 
     fn is_unchanged(&self) -> bool {
         match (self.file.metadata(), self.file.size()) {
-            (Ok(metadata), Ok(size)) => identity_of(&self.file, &metadata, size) == self.identity,
+            (Ok(metadata), Ok(size)) => {
+                identity_of(&self.file, &metadata, size).is_content_of(&self.identity)
+            }
             _ => false,
         }
     }
@@ -196,13 +198,12 @@ fn identity_of(file: &File, metadata: &Metadata, size: u64) -> SourceIdentity {
     if file.striping().is_none() {
         return identity;
     }
-    let times = file.object_descriptors().map(|object| {
-        let stat = rustix::fs::fstat(object);
-        stat.map_or((i64::MAX, 0), |stat| {
-            (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0))
-        })
-    });
-    times.fold(identity, |identity, (seconds, nanoseconds)| {
-        identity.changed_at(seconds, nanoseconds)
+    let nanoseconds = |ns| i64::try_from(ns).unwrap_or(0);
+    file.object_descriptors().fold(identity, |identity, object| match rustix::fs::fstat(object) {
+        Ok(stat) => identity.changed_at(
+            (stat.st_mtime, nanoseconds(stat.st_mtime_nsec)),
+            (stat.st_ctime, nanoseconds(stat.st_ctime_nsec)),
+        ),
+        Err(_) => identity.changed_at((i64::MAX, 0), (i64::MAX, 0)),
     })
 }

@@ -109,7 +109,8 @@ impl Content for Input {
             Some(ranges) => std::fs::metadata(ranges.image.path()).ok(),
         };
         let identity = SourceIdentity::of(&self.metadata, self.size);
-        !self.is_watched || found.is_some_and(|it| SourceIdentity::of(&it, self.size) == identity)
+        let is_same = |it| SourceIdentity::of(&it, self.size).is_content_of(&identity);
+        !self.is_watched || found.is_some_and(is_same)
     }
 
     fn has_preference(&self) -> bool {
