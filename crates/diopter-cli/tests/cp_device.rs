@@ -250,6 +250,20 @@ fn a_device_that_is_too_small_or_in_use_is_refused_before_anything_is_written() 
 }
 
 #[test]
+fn a_device_that_is_read_only_is_refused_before_anything_is_written() {
+    let Some(device) = device_of(16 * MIB) else { return };
+    let (_dir, source) = source_of(MIB);
+    let name = device.device().to_str().unwrap();
+    if let Err(why) = run("blockdev", &["--setro", name]) {
+        return skip(Capability::Loop, &why);
+    }
+    let output = cp(&["--overwrite"], &source, device.device());
+    run("blockdev", &["--setrw", name]).unwrap();
+    assert_refused(&output, &["the device is read-only", "`blockdev --setrw`"]);
+    cp_well(&["--overwrite"], &source, device.device());
+}
+
+#[test]
 fn a_device_that_is_swap_is_refused() {
     let Some(device) = device_of(16 * MIB) else { return };
     let (_dir, source) = source_of(MIB);

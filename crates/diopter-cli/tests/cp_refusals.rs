@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use cp_support::*;
-use rustix::fs::{CWD, FileType, Mode};
+use rustix::fs::{CWD, FileType, IFlags, Mode};
 use rustix::process::Signal;
 
 #[test]
@@ -62,6 +62,113 @@ fn a_pipe_or_a_terminal_as_the_target() {
         assert_refused(&cp(&[], &source, target), &["neither a file nor a block device"]);
     }
     assert_eq!(names(dir.path()), ["fifo", "source"]);
+}
+
+/// `/dev/stdout` leads to a link with the text `pipe:[NUMBER]`, which does not name a file.
+#[test]
+fn a_link_to_a_pipe_or_to_a_file_without_a_name() {
+    let dir = dir();
+    let source = dir.path().join("source");
+    std::fs::write(&source, b"abc").unwrap();
+    assert_refused(
+        &cp(&[], &source, Path::new("/proc/self/fd/1")),
+        &["neither a file nor a block device", "`cat` writes to pipes"],
+    );
+    let unnamed = tempfile::tempfile().unwrap();
+    let output = dio().arg(&source).arg("/proc/self/fd/1").stdout(unnamed).output().unwrap();
+    assert_refused(&output, &["a file without a name"]);
+}
+
+#[test]
+fn a_file_that_has_fewer_bytes_than_its_size_says() {
+    let dir = dir();
+    let output = cp(&[], Path::new("/sys/kernel/uevent_seqnum"), &dir.path().join("target"));
+    assert_refused(&output, &["fewer bytes than its size says", "`cat`"]);
+    assert_eq!(names(dir.path()).len(), 0);
+}
+
+#[test]
+fn a_file_in_the_disk_of_a_virtual_machine() {
+    let dir = dir();
+    let disk = dir.path().join("disk");
+    for (magic, format) in [
+        (&b"QFI\xfb\0\0\0\x03"[..], "qcow2"),
+        (b"vhdxfileQ\0", "VHDX"),
+        (b"KDMV\x01\0", "VMDK"),
+        (b"# Disk DescriptorFile\nversion=1\n", "VMDK"),
+    ] {
+        for size in [0, 1 << 20] {
+            std::fs::write(&disk, [magic, &vec![0; size]].concat()).unwrap();
+            let name = format!("{}::/etc/hostname", disk.display());
+            let output = cp(&[], Path::new(&name), &dir.path().join("target"));
+            let what = format!("it is a {format} image, which is not read");
+            assert_refused(&output, &[&what, "`qemu-img convert -O raw`"]);
+        }
+    }
+}
+
+/// Sets or removes an attribute of chattr(1); false where that is not allowed.
+fn set_attribute(path: &Path, flag: IFlags, is_set: bool) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let Ok(flags) = rustix::fs::ioctl_getflags(&file) else { return false };
+    let flags = if is_set { flags | flag } else { flags - flag };
+    rustix::fs::ioctl_setflags(&file, flags).is_ok()
+}
+
+#[test]
+fn a_target_or_its_dir_that_chattr_protects() {
+    let dir = dir();
+    let [source, inside, empty] = ["source", "inside", "empty"].map(|name| dir.path().join(name));
+    std::fs::create_dir(&empty).unwrap();
+    let target = inside.join("source");
+    make_file(&source, 1, 5 << 20);
+    std::fs::create_dir(&inside).unwrap();
+    std::fs::write(&target, b"old").unwrap();
+    for (path, kind) in [(&target, "file"), (&inside, "directory")] {
+        for (flag, set) in [(IFlags::IMMUTABLE, "immutable"), (IFlags::APPEND, "append-only")] {
+            if !set_attribute(path, flag, true) {
+                return skip(Capability::Root, "chattr +i and +a are not allowed here");
+            }
+            let outputs = [0, 5 << 20].map(|size| {
+                make_file(&source, 1, size);
+                let kept = cp(&["-n"], &source, &target);
+                (cp(&[], &source, &target), kept)
+            });
+            let there = names(&inside);
+            let tree = cp(&["-r"], &empty, &inside.join("new"));
+            assert!(set_attribute(path, flag, false));
+            if path == &inside && flag == IFlags::IMMUTABLE {
+                assert_refused(&tree, &["inside: the directory is immutable (chattr)"]);
+            } else {
+                assert!(tree.status.success(), "{}", message(&tree));
+                std::fs::remove_dir(inside.join("new")).unwrap();
+            }
+            for (output, kept) in outputs {
+                assert_refused(&output, &[&format!("the {kind} is {set} (chattr)"), "`lsattr"]);
+                assert!(kept.status.success(), "{}", message(&kept));
+            }
+            assert_eq!(there, ["source"], "{kind} {set}");
+            assert_eq!(std::fs::read(&target).unwrap(), b"old");
+        }
+    }
+}
+
+#[test]
+fn a_tree_onto_a_file_that_chattr_protects() {
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
+    for tree in [&source, &target] {
+        std::fs::create_dir(tree).unwrap();
+        std::fs::write(tree.join("file"), b"old").unwrap();
+    }
+    std::fs::write(source.join("other"), b"new").unwrap();
+    if !set_attribute(&target.join("file"), IFlags::IMMUTABLE, true) {
+        return skip(Capability::Root, "chattr +i is not allowed here");
+    }
+    let output = cp(&["-rT"], &source, &target);
+    assert!(set_attribute(&target.join("file"), IFlags::IMMUTABLE, false));
+    assert_refused(&output, &["target/file", "the file is immutable (chattr)"]);
+    assert_eq!(names(&target), ["file", "other"]);
 }
 
 #[test]

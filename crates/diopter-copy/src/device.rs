@@ -28,6 +28,10 @@ pub fn open(
             "unmount it, or run swapoff, and check that it is the right one",
         ));
     }
+    if is_read_only(device.metadata().rdev()) {
+        let remedy = "choose another, or make it writable: `blockdev --setrw`";
+        return Err(refused("the device is read-only", remedy));
+    }
     // O_EXCL: the kernel refuses a device that a file system, a RAID, or device mapper holds.
     let options = File::options().read(true).write(true).exclusive(true).clone();
     let file = options.open(device.proc_path()).map_err(|error| match error.errno() {
@@ -43,6 +47,14 @@ pub fn open(
         return Err(refused(&cause, "choose a larger device"));
     }
     Ok(file)
+}
+
+/// Returns true if the kernel refuses every write to a device, which it would not say before the
+/// first one. Without sysfs the first one fails.
+fn is_read_only(rdev: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    let set = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    set.is_ok_and(|set| set.trim() == "1")
 }
 
 /// Returns how a device is in use: mounted, or as swap.

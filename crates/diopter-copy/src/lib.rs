@@ -42,6 +42,7 @@ mod dir;
 mod exclude;
 pub mod image_path;
 
+mod chattr;
 mod record;
 
 mod preserve;

@@ -142,9 +142,7 @@ pub fn of_destination(destination: Destination, open_as: OpenAs) -> Result<Place
     } else if kind.is_dir() {
         return Err(is_directory(&entry.path()));
     } else {
-        let cause = "it is neither a file nor a block device";
-        let remedy = "choose another target; `cat` writes to pipes and terminals";
-        return Err(Failure::of_rule("writing", &entry.path(), cause, remedy));
+        return Err(is_no_file(&entry.path()));
     };
     Ok(Place { entry, existing })
 }
@@ -170,8 +168,16 @@ fn follow(link: &Entry) -> Result<(Entry, Inode), Failure> {
         Errno::ENOENT => dangling(),
         _ => Failure::of_errno("following the link", &path, errno),
     })?;
+    let kind = allowed.metadata().file_type();
+    if !kind.is_file() && !kind.is_dir() && !kind.is_block_device() {
+        // It may have no path, as the pipe of /dev/stdout.
+        return Err(is_no_file(&path));
+    }
     let real = std::fs::canonicalize(&path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => dangling(),
+        ErrorKind::NotFound => {
+            let cause = "it is a symbolic link to a file without a name";
+            Failure::of_rule("writing", &path, cause, "name the file that is to be written")
+        }
         _ => Failure::of_io("following the link", &path, &error),
     })?;
     let entry = Entry::of_path(&real)?;
@@ -182,6 +188,12 @@ fn follow(link: &Entry) -> Result<(Entry, Inode), Failure> {
         return Err(Failure::of_rule("following the link", &path, cause, remedy));
     }
     Ok((entry, found))
+}
+
+fn is_no_file(path: &Path) -> Failure {
+    let cause = "it is neither a file nor a block device";
+    let remedy = "choose another target; `cat` writes to pipes and terminals";
+    Failure::of_rule("writing", path, cause, remedy)
 }
 
 fn is_directory(path: &Path) -> Failure {

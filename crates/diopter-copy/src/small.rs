@@ -10,6 +10,7 @@ use diopter::Errno;
 use diopter_os::space;
 use rustix::io::retry_on_intr;
 
+use crate::chattr;
 use crate::dir::{Entry, Inode};
 use crate::failure::Failure;
 use crate::flow::{Moved, RouteTotals};
@@ -135,6 +136,7 @@ fn check_target(session: &Session<'_>, source: &Source, target: &Target) -> Resu
     if target.is_in_new_dir {
         return Ok(());
     }
+    chattr::check(&target.entry).map_err(|_| Alone::Last)?;
     let destination = Destination::Inside(target.entry.clone());
     match place::of_destination(destination, session.options.open_as()) {
         Ok(place) => match place.existing {

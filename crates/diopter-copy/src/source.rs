@@ -33,6 +33,11 @@ pub trait Content {
         true
     }
 
+    /// Returns the failure of a copy whose source had fewer bytes than its size says.
+    fn ended_early(&self) -> Failure {
+        self.has_changed()
+    }
+
     /// Returns the failure of a copy whose source is not unchanged.
     fn has_changed(&self) -> Failure {
         let cause = "the source changed while it was copied";
@@ -180,6 +185,15 @@ impl Content for Source {
 
     fn size(&self) -> u64 {
         self.size
+    }
+
+    /// As in /sys, where files have the size of a page whatever they contain.
+    fn ended_early(&self) -> Failure {
+        if !self.metadata.is_file() || !self.is_unchanged() {
+            return self.has_changed();
+        }
+        let cause = "it has fewer bytes than its size says";
+        Failure::of_rule("reading", &self.path, cause, "`cat` reads it to its end")
     }
 
     fn is_unchanged(&self) -> bool {

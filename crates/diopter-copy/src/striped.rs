@@ -11,6 +11,7 @@ use diopter::{Errno, File};
 use diopter_layouts::layout::{Layout, Object, ObjectKind};
 use diopter_os::space;
 
+use crate::chattr;
 use crate::dir::{Entry, Inode};
 use crate::failure::{Failure, LackingSpace, Step};
 use crate::flow::Zeros;
@@ -31,6 +32,7 @@ pub fn replace(
 ) -> Step<()> {
     let path = target.path();
     refuse_resume(session, &path)?;
+    chattr::check(target)?;
     let failed = |error: LayoutError| Failure::of_layout("writing", &error);
     let mut layout = layout_at("writing", target, manifest)?;
     refuse_own_object(source, &layout)?;

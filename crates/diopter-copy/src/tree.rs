@@ -11,6 +11,7 @@ use diopter::Errno;
 use diopter_layouts::layout::MANIFEST_BYTES_MAX;
 
 use crate::batch::{Batch, Level};
+use crate::chattr;
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::file;
@@ -196,7 +197,8 @@ pub fn make(
         Destination::Itself(target) => return Ok(Made { target, is_new: false, mode: None }),
         Destination::Named(entry) | Destination::Inside(entry) => entry,
     };
-    let (target, is_new) = entry.make_or_open()?;
+    let made = entry.make_or_open();
+    let (target, is_new) = made.map_err(|failure| chattr::explained(&entry, failure))?;
     let found = target.metadata()?;
     let gets_mode = is_new || unfinished(&found);
     let usual = source.mode() & MODE_OF_DIRECTORY;
@@ -281,6 +283,7 @@ pub fn copy_other(
         }
         _ => {}
     }
+    chattr::check(&target)?;
     let name = temporary::unused_name(&target)?;
     let made = make_other(source, path, (&name, &target))?;
     let named = name_other(session, source, (&name, &made), &target);

@@ -10,6 +10,7 @@ use diopter::probe::probe;
 use diopter::{BackendKind, Error, File, FileRange, SetupError};
 use diopter_images::image::walk::ExtentWalk;
 use diopter_images::image::{Node, NodeKind, Use};
+use rustix::fs::{Mode, OFlags};
 
 pub use diopter::images::{InsideName, split_name as split};
 pub use extents::{DataRanges, ExtentCounts, MappedBytes, check_overwrite};
@@ -46,7 +47,7 @@ pub fn open_to_plan(name: &InsideName) -> diopter::Result<Inside> {
 
 fn find(name: &InsideName, image: diopter::Result<Image>) -> diopter::Result<Inside> {
     let failed = |error| if_mounted(&name.image, with_remedy(error));
-    let image = image.map_err(failed)?;
+    let image = image.map_err(|error| failed(if_disk(&name.image, error)))?;
     let node = image.find(&name.path).map_err(failed)?;
     Ok(Inside { image, image_path: name.image.clone(), path: name.path.clone(), node })
 }
@@ -129,6 +130,38 @@ fn with_remedy(error: Error) -> Error {
         }
         other => other,
     }
+}
+
+/// Returns an error that names the format of a disk of a virtual machine, if the file has one.
+fn if_disk(image: &Path, error: Error) -> Error {
+    let is_unknown = |error: &ImageError| {
+        matches!(error.kind, ImageErrorKind::NotAnImage | ImageErrorKind::Truncated)
+    };
+    let format = match &error {
+        Error::Image(error) if is_unknown(error) => disk_format(image),
+        _ => None,
+    };
+    let Some(format) = format else { return error };
+    let what = format!("it is a {format} image, which is not read");
+    let remedy = "convert it with `qemu-img convert -O raw`; of a disk with partitions, name the \
+                  partition (losetup --partscan makes them)";
+    ImageError::new(ImageErrorKind::NotAnImage, what).with_remedy(remedy).into()
+}
+
+/// Returns the format of a disk of a virtual machine, by its first bytes.
+fn disk_format(image: &Path) -> Option<&'static str> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(image, flags, Mode::empty()).ok()?;
+    let mut first = [0u8; 21];
+    let length = rustix::io::pread(&fd, &mut first[..], 0).ok()?;
+    let formats: [(&[u8], &str); 4] = [
+        (b"QFI\xfb", "qcow2"),
+        (b"vhdxfile", "VHDX"),
+        (b"KDMV", "VMDK"),
+        (b"# Disk DescriptorFile", "VMDK"),
+    ];
+    let its = formats.iter().find(|(magic, _)| first[..length].starts_with(magic));
+    its.map(|(_, format)| *format)
 }
 
 /// Returns an error that says that the device, or a loop device over the image, is mounted, if it

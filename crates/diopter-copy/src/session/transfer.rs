@@ -318,7 +318,7 @@ pub fn stopped(why: Interruption, source: &dyn Content, target: &Path) -> Stop {
     let path = source.path();
     let failure = match why {
         Interruption::Signal(signal) => return Stop::Signal(signal),
-        Interruption::SourceChanged => source.has_changed(),
+        Interruption::SourceChanged => source.ended_early(),
         Interruption::Read(error) => Failure::of_engine("reading", path, &error),
         Interruption::Write(error) => Failure::of_engine("writing", target, &error),
         Interruption::Flush(error) => Failure::of_engine("flushing", target, &error),

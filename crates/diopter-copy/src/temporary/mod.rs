@@ -19,6 +19,7 @@ use diopter::{Errno, File};
 use diopter_os::space;
 use rustix::fs::Mode;
 
+use crate::chattr;
 use crate::dir::{Entry, FileId, Inode, id_of, path_of, unless_proc_is_missing};
 use crate::failure::Failure;
 use crate::record::{Record, Recorder, SourceIdentity, session_of};
@@ -88,6 +89,7 @@ impl Temporary {
     /// Makes the temporary of `target`, or uses the one that an earlier run left. One that does not
     /// fit is removed, and a file that is not a temporary of this user is left alone.
     pub fn take(target: &Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
+        chattr::check(target)?;
         let usual = target.sibling(name_of(&target.name));
         for _ in 0..ATTEMPTS_MAX {
             let attempt = match usual.look()? {
