@@ -9,15 +9,30 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// The options that people type, by command, and a tip for each. The most similar name, which clap
 /// proposes, is another option.
-const TIPS: [(&str, &[&str], &str); 21] = [
+const TIPS: [(&str, &[&str], &str); 36] = [
     ("cp", &["-f", "--force", "-i", "--interactive"], OVERWRITE),
     ("cp", &["--direct", "--odirect", "--iflag", "--oflag"], DIRECT),
     ("cp", &["-j", "--jobs", "--threads", "--parallel", "--depth"], IODEPTH),
-    ("cp", &["-b", "--block-size", "--blocksize", "--chunk"], BS),
+    ("cp", &["--block-size", "--blocksize", "--chunk"], BS),
     ("cp", &["-c", "--checksum", "--check"], "'--verify' reads the copy back and compares it"),
     ("cp", &["--delete"], "files that are only in the target stay; remove them with rsync or rm"),
     ("cp", &["-l", "-s", "--link", "--symbolic-link"], "'ln' makes links; '-a' keeps them"),
+    ("cp", &["--hard-links"], "'-a' keeps hard links"),
+    ("cp", &["-A", "-X", "--acls", "--xattrs"], "'-a' keeps access lists and attributes"),
+    ("cp", &["--numeric-ids"], "'-a' keeps owners by their numbers, never by name"),
     ("cp", &["--include"], "'--exclude' leaves names out; all others are copied"),
+    ("cp", &["-b", "--backup", "--suffix"], "no backup is made; '-n' keeps the file that is there"),
+    ("cp", &["--inplace"], "a file gets its new content when the copy of it is complete"),
+    ("cp", &["--compare-dest", "--copy-dest", "--link-dest"], NO_THIRD),
+    ("cp", &["--parents"], "a copy has the last part of its source's name, never the path"),
+    ("cp", &["--stats"], "'-v' prints how many files and bytes were copied"),
+    ("cp", &["--remove-source-files"], "no source is removed; 'rm' does that after the copy"),
+    ("cp", &["--skip", "--seek", "--count"], "a file is copied whole, from its first byte"),
+    ("cp", &["--partial", "--partial-dir"], PARTIAL),
+    ("cp", &["--fsync", "--fdatasync", "--conv"], "every copy is flushed to the device"),
+    ("cp", &["--info", "--status"], "'--progress' prints how far the copy is"),
+    ("cp", &["--dry-run"], "there is none: every run copies"),
+    ("cp", &["-z", "--compress"], "nothing is compressed; a copy has the bytes of its source"),
     ("verify", &["-j", "--jobs", "--threads", "--depth"], IODEPTH),
     ("verify", &["-r", "-R", "--recursive", "-a"], RECURSIVE),
     ("sum", &["-j", "--jobs", "--num-threads", "--threads", "--depth"], IODEPTH),
@@ -36,6 +51,16 @@ const TIPS: [(&str, &[&str], &str); 21] = [
     ("bench", &["--time", "-t", "--duration"], "'--runtime' sets the time of each round"),
     ("trace", &["-e", "-f", "-c"], "children are followed, and every event counts; see '--format'"),
 ];
+
+/// The commands that people type, and what there is instead. A similar name is another command.
+const COMMANDS: [(&[&str], &str); 3] = [
+    (&["dd", "sync", "rsync", "copy"], "'dio cp' copies files, trees and devices"),
+    (&["mv", "move"], "'dio cp' copies, and 'rm' removes the source after that"),
+    (&["version"], VERSION),
+];
+const VERSION: &str = "'dio --version' prints the version";
+const NO_THIRD: &str = "the target alone is looked at: '-u' copies only what is newer than there";
+const PARTIAL: &str = "'--resume' keeps what an interrupted copy has, and continues from it";
 const OVERWRITE: &str = "files are replaced without it; '--overwrite' allows a device, an image or \
                          an object as the target, and '-n' keeps what is there";
 const DIRECT: &str = "every copy uses direct I/O; 'dio run --report' does for other programs";
@@ -57,6 +82,9 @@ pub fn improved(mut error: clap::Error, of: &mut Command, next: Option<&str>) ->
         add(&mut error, TRACED);
         return error;
     }
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        return improved_command(error);
+    }
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
     }
@@ -76,7 +104,9 @@ pub fn improved(mut error: clap::Error, of: &mut Command, next: Option<&str>) ->
     let known = |(of, options, _): &&(&str, &[&str], &str)| {
         Some(*of) == command && options.contains(&option.as_str())
     };
-    let tip = TIPS.iter().find(known).map(|(_, _, tip)| (*tip).to_owned());
+    let tip = TIPS.iter().find(known).map(|(_, _, tip)| *tip);
+    let is_version = option == "--version" && command.is_some();
+    let tip = tip.or(is_version.then_some(VERSION)).map(str::to_owned);
     if let Some(tip) = tip.or_else(|| of_subcommand(of, &option, next)) {
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::SuggestedSubcommand);
@@ -84,6 +114,19 @@ pub fn improved(mut error: clap::Error, of: &mut Command, next: Option<&str>) ->
     } else if Path::new(&option).symlink_metadata().is_err() {
         // That it may be a value, the name of a file.
         error.remove(ContextKind::Suggested);
+    }
+    error
+}
+
+/// Adds the tip for a command of another program, and removes that for a similar name.
+fn improved_command(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let known = |(names, _): &&(&[&str], &str)| names.contains(&typed.as_str());
+    if let Some((_, tip)) = COMMANDS.iter().find(known) {
+        error.remove(ContextKind::SuggestedSubcommand);
+        add(&mut error, *tip);
     }
     error
 }
@@ -143,6 +186,9 @@ mod tests {
     #[test]
     fn no_tip_is_for_an_option_of_dio_and_each_names_options_that_it_has() {
         let dio = Cli::command();
+        for name in COMMANDS.iter().flat_map(|(names, _)| *names) {
+            assert!(dio.find_subcommand(name).is_none(), "{name}");
+        }
         for (command, options, tip) in TIPS.into_iter().chain([("trace", &[][..], TRACED)]) {
             let command = dio.find_subcommand(command).expect("a command");
             let has = |name: &str| has_option(command, name) || has_option(&dio, name);
@@ -178,6 +224,34 @@ mod tests {
         }
         // clap's own remain for similar names.
         assert!(of(&["dio", "cp", "--verbos", "a", "b"]).contains("'--verbose'"));
+    }
+
+    #[test]
+    fn a_word_of_another_program_has_its_tip_and_none_of_a_similar_one() {
+        let of = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(OsString::from).collect();
+            parse(&words).expect_err("it is unknown").to_string()
+        };
+        for (line, tip) in [
+            ("dio cp --backup f g", "no backup is made"),
+            ("dio cp -b f g", "no backup is made"),
+            ("dio cp --hard-links f g", "'-a' keeps hard links"),
+            ("dio cp -aHAX f g", "'-a' keeps access lists"),
+            ("dio cp --info=progress2 f g", "'--progress' prints"),
+            ("dio cp -az f g", "nothing is compressed"),
+            ("dio cp --link-dest=h f g", "the target alone is looked at"),
+            ("dio cp --version", "'dio --version' prints"),
+            ("dio verify --version", "'dio --version' prints"),
+            ("dio version", "'dio --version' prints"),
+            ("dio dd if=f", "'dio cp' copies"),
+            ("dio mv f g", "'dio cp' copies, and"),
+            ("dio sync", "'dio cp' copies files"),
+        ] {
+            let text = of(line);
+            assert!(text.contains(&format!("tip: {tip}")), "{line}: {text}");
+            assert!(!text.contains("similar"), "{line}: {text}");
+        }
+        assert!(of("dio verfy f g").contains("'verify'"));
     }
 
     #[test]
