@@ -219,6 +219,10 @@ fn names_and_a_summary_are_on_standard_output_and_lines_on_standard_error() {
         let line = err.lines().find(has_phase).expect("each phase takes more than a second");
         assert!(line.contains(" of 3.00 MiB; ") && line.contains("% of all, "), "{err}");
     }
+    // The rate of the whole run, and not of what was read since the line before.
+    let rate = err.trim_end().rsplit(", ").next().and_then(|rate| rate.strip_suffix(" MiB/s"));
+    let rate: f64 = rate.expect("MiB per second").parse().unwrap();
+    assert!((0.1..3.5).contains(&rate), "{err}");
 
     let quiet = dio(&["-rq"], &source, &target.join("again"));
     assert!(done(&quiet).stdout.is_empty() && quiet.stderr.is_empty());

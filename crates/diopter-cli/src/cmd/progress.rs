@@ -69,6 +69,8 @@ struct Lines {
     total: u64,
     /// The pass in progress, and its file.
     doing: String,
+    /// When the run began.
+    begun: Instant,
     /// When the last line was printed, and how many bytes were moved by then.
     last: (Instant, u64),
 }
@@ -79,8 +81,9 @@ impl Progress {
         let is_terminal = std::io::stderr().is_terminal();
         let is_shown = mode != BytesProgress::Never && is_terminal;
         let has_lines = mode == BytesProgress::Always && !is_terminal;
+        let begun = Instant::now();
         let lines =
-            has_lines.then(|| Lines { total: 0, doing: String::new(), last: (Instant::now(), 0) });
+            has_lines.then(|| Lines { total: 0, doing: String::new(), begun, last: (begun, 0) });
         let mut progress = Progress {
             command,
             bar: None,
@@ -131,11 +134,11 @@ impl Progress {
         }
     }
 
-    /// Removes the bar, or prints the last line.
+    /// Removes the bar, or prints the last line, with the rate of the whole run.
     pub fn finish(&self) {
         // Without a file there is no last line.
         if let Some(lines) = self.lines.as_ref().filter(|lines| !lines.doing.is_empty()) {
-            lines.print(self.command, &self.part, (self.at, self.moved), lines.last);
+            lines.print(self.command, &self.part, (self.at, self.moved), (lines.begun, 0));
         }
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -151,6 +154,9 @@ impl Observer for Progress {
     fn total(&mut self, bytes: u64) {
         if let Some(lines) = &mut self.lines {
             lines.total = bytes;
+            // Rates are of the time after the walk that found it.
+            lines.begun = Instant::now();
+            lines.last = (lines.begun, self.moved);
         }
         if let Some(bar) = &self.bar {
             bar.set_length(bytes);
