@@ -312,3 +312,24 @@ fn nothing_is_printed_when_all_went_well() {
     let output = cp_well(&["--verify"], &source, &target);
     assert_eq!((output.stdout.len(), message(&output).as_str()), (0, ""));
 }
+
+#[test]
+fn verify_of_a_tree_in_the_page_cache_names_the_first_file_and_counts_all() {
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
+        return skip(Capability::Tmpfs, "there is no /dev/shm");
+    };
+    let [source, target] = ["source", "target"].map(|name| memory.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    for name in ["a", "b", "c"] {
+        std::fs::write(source.join(name), content(12, 2 << 20)).unwrap();
+    }
+    let output = cp_well(&["-a", "--verify", "--json"], &source, &target);
+    let text = message(&output);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].contains(" were read through the page cache (no-direct-io), "), "{text}");
+    let all = "in all, 6291456 bytes of 3 files were read through the page cache";
+    assert!(lines[1].contains(all), "{text}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["verified"].as_array().unwrap().len(), 3);
+}

@@ -61,6 +61,8 @@ pub struct Progress {
     at: u64,
     /// Bytes that were moved: those that are done without holes, and without what was there.
     moved: u64,
+    /// Files that were read through the page cache, and their bytes that were.
+    buffered: (u64, u64),
 }
 
 /// The lines where there is no terminal.
@@ -95,6 +97,7 @@ impl Progress {
             size: 0,
             at: 0,
             moved: 0,
+            buffered: (0, 0),
         };
         if is_shown {
             progress.show(ProgressDrawTarget::stderr());
@@ -134,7 +137,8 @@ impl Progress {
         }
     }
 
-    /// Removes the bar, or prints the last line, with the rate of the whole run.
+    /// Removes the bar, or prints the last line, with the rate of the whole run. Then says how many
+    /// files were read through the page cache, if there are more than the one that was reported.
     pub fn finish(&self) {
         // Without a file there is no last line.
         if let Some(lines) = self.lines.as_ref().filter(|lines| !lines.doing.is_empty()) {
@@ -142,6 +146,9 @@ impl Progress {
         }
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+        if let Some(line) = all_buffered(self.buffered) {
+            log::fail(self.command, &line);
         }
     }
 }
@@ -233,6 +240,13 @@ impl Observer for Progress {
     }
 
     fn notice(&mut self, notice: Notice<'_>) {
+        if let Notice::Buffered { bytes, .. } = notice {
+            self.buffered.0 += 1;
+            self.buffered.1 += bytes;
+            if self.buffered.0 > 1 {
+                return;
+            }
+        }
         let message = notice.to_string();
         match &self.bar {
             Some(bar) => bar.suspend(|| log::fail(self.command, &message)),
@@ -281,6 +295,13 @@ impl Templates {
     }
 }
 
+/// Returns how many files were read through the page cache; `None` if that is not more than the one
+/// of the notice.
+fn all_buffered((files, bytes): (u64, u64)) -> Option<String> {
+    let text = format!("in all, {bytes} bytes of {files} files were read through the page cache");
+    (files > 1).then_some(text)
+}
+
 /// Returns a rate without its fraction.
 fn whole(rate: f64) -> u64 {
     format!("{rate:.0}").parse().unwrap_or(0)
@@ -324,6 +345,17 @@ mod tests {
         progress.reached(63 << 30);
         let bar = progress.bar.as_ref().unwrap();
         assert_eq!((bar.position(), progress.moving.position()), (63 << 30, 8192));
+    }
+
+    #[test]
+    fn files_that_were_read_through_the_page_cache_are_added_up() {
+        let mut progress = Progress::new("cp", BytesProgress::Never);
+        let notice = |bytes| Notice::Buffered { target: Path::new("a"), bytes, why: "no" };
+        progress.notice(notice(5));
+        assert_eq!(all_buffered(progress.buffered), None);
+        progress.notice(notice(7));
+        let line = all_buffered(progress.buffered).unwrap();
+        assert_eq!(line, "in all, 12 bytes of 2 files were read through the page cache");
     }
 
     #[test]
