@@ -107,6 +107,20 @@ fn without_a_comparison_there_are_ratios_and_no_verdicts() {
 }
 
 #[test]
+fn a_job_without_direct_io_has_a_note_in_each_form() {
+    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let note = "went through the page cache: the job has no direct=1; these are not figures of \
+                the disk";
+    let mut bench = documents::one_cell();
+    for (is_direct, expected) in [(true, false), (false, true)] {
+        bench.rows[0].job.is_direct = is_direct;
+        assert_eq!(words(text_of(&bench, PLAIN)).contains(note), expected);
+        assert_eq!(report::markdown(&bench, None).contains(note), expected);
+        assert_eq!(report::html(&bench, None).contains(note), expected);
+    }
+}
+
+#[test]
 fn an_empty_document_is_rendered_in_every_form() {
     let bench = Bench::default();
     let comparison = compare::columns(&bench, &Settings::default());

@@ -7,6 +7,7 @@ mod environment;
 mod figures;
 mod label;
 
+mod cached;
 mod judged;
 mod latency;
 

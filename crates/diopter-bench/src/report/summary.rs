@@ -1,5 +1,6 @@
 //! The text around the tables: the result first, and its caveats.
 
+use super::cached;
 use super::environment;
 use super::judged::{self, Judgements};
 use super::label::Labels;
@@ -17,7 +18,8 @@ pub(super) struct Summary {
     pub(super) run: String,
     /// Numbers of cells that are better, same, worse, inconclusive; empty without verdicts.
     pub(super) result: String,
-    /// Caveats: interrupted, virtual, failed cells, notes of the comparison.
+    /// Caveats: interrupted, virtual, through the page cache, failed cells, notes of the
+    /// comparison.
     pub(super) notes: Vec<String>,
     /// Each warning with its remedy and its places.
     pub(super) warnings: Vec<String>,
@@ -106,6 +108,7 @@ fn notes(bench: &Bench, comparison: Option<&Comparison>, labels: &Labels) -> Vec
     if bench.method.is_virtual {
         notes.push("virtual time: figures are costs that repeat exactly".to_owned());
     }
+    notes.extend(cached::notes(bench, labels));
     // One reason can be that of many cells.
     let mut failures: Vec<(&str, String, usize)> = Vec::new();
     for (row, label) in bench.rows.iter().zip(&labels.full) {

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::cell::{self, PageCell};
 use crate::compare::{Aim, Comparison, Metric, Rule};
 use crate::document::{Bench, Cell, Column, Job, WarningKind};
+use crate::report::cached;
 use crate::report::environment::{self, Fact};
 use crate::report::figures::Figures;
 use crate::report::judged::{self, Judgements};
@@ -48,7 +49,7 @@ pub(super) struct Report {
     environments: usize,
     facts: Vec<Fact>,
     warnings: Vec<PageWarning>,
-    /// Omissions of the page, with the report that has them.
+    /// Jobs that went through the page cache, and omissions of the page.
     notes: Vec<String>,
 }
 
@@ -99,7 +100,8 @@ impl Report {
             None => Judgements::of_medians(bench, &figures),
         };
         let labels = Labels::of(&bench.rows);
-        let mut notes = comparison.map(|all| judged::notes_of(bench, all)).unwrap_or_default();
+        let mut notes = cached::notes(bench, &labels);
+        notes.extend(comparison.iter().flat_map(|all| judged::notes_of(bench, all)));
         let series_points = cell::round_points_max(bench, CELLS_DETAILED_MAX, &mut notes);
         let mut page = Report {
             title: bench.title.clone(),
