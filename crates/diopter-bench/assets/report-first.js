@@ -30,7 +30,7 @@ function absolute() {
   // A column without any figure is left out.
   const kept = ["Job", "Way", "IOPS", "Bandwidth", "p50", "p99", "p99.9"].map((name, at) => ({ name, at }))
     .filter(({ at }) => at < 2 || lines.some((line) => line[at] !== "" && line[at] !== "-"));
-  const kind = kept.some(({ at }) => at >= 4) ? `; p50, p99, p99.9: latency from ${KIND_TEXTS[data.latency_kind]} (${data.latency_kind})` : "";
+  const kind = kept.some(({ at }) => at >= 4) ? `; p50, p99, p99.9${data.latency_rounds ? ` ${data.latency_rounds}` : ""}: latency from ${KIND_TEXTS[data.latency_kind]} (${data.latency_kind})` : "";
   const medians = data.rounds > 1 ? `medians of ${data.rounds} rounds` : "one round";
   const head = kept.map(({ name, at }) => [name, at >= 2]);
   const place = el("div", { id: "absolute" });

@@ -3,7 +3,7 @@
 use super::figures::Figures;
 use super::judged::figures_of;
 use super::label::Labels;
-use super::latency::{Curve, Kind, curve, kind_of, sync_curve};
+use super::latency::{Curve, Kind, combination, curve, kind_of, sync_curve};
 use super::numbers::{bytes, rate, time};
 use super::table::{self, Block, Shown};
 use crate::compare::Comparison;
@@ -64,7 +64,12 @@ fn title(bench: &Bench, kind: Option<Kind>, lines: usize) -> String {
     };
     let rounds = match bench.method.rounds {
         0 | 1 => String::new(),
-        rounds => format!("; medians of {rounds} rounds"),
+        rounds => {
+            let percentiles = kind.and_then(|kind| combination(bench, kind));
+            let names = SHOWN.map(|(_, name)| name).join(", ");
+            let percentiles = percentiles.map(|how| format!("; {names} {how}"));
+            format!("; medians of {rounds} rounds{}", percentiles.unwrap_or_default())
+        }
     };
     let more = match lines.checked_sub(LINES_MAX) {
         Some(more) if more > 0 => format!("; {more} more lines are in the document"),
@@ -248,6 +253,31 @@ mod tests {
         assert_eq!(texts(&all[1]), ["randread 4k, way 0|5000|200 us|500 us|-|9.00 ms"]);
         bench.rows[0].cells[0].samples.iter_mut().for_each(|sample| sample.sync = None);
         assert!(syncs(&bench).is_none());
+    }
+
+    #[test]
+    fn the_heading_says_what_is_a_median_and_what_is_of_all_rounds() {
+        let with = |hdr: Option<&str>| {
+            let mut read = direction(10_000.0, 58_000);
+            let latencies = read.latencies.as_mut().unwrap();
+            latencies.clat.as_mut().unwrap().hdr = hdr.map(str::to_owned);
+            sample(Some(read), None)
+        };
+        let title = |samples: [Sample; 2]| {
+            let mut bench = bench(Vec::new(), 2);
+            bench.method.rounds = 6;
+            for (cell, sample) in bench.rows[0].cells.iter_mut().zip(samples) {
+                cell.samples = vec![sample; 6];
+            }
+            block(&bench).unwrap().title
+        };
+        let all = title([with(Some("")), with(Some(""))]);
+        let end = "; medians of 6 rounds; p50, p99, p99.9 of all rounds together";
+        assert!(all.ends_with(end), "{all}");
+        let some = title([with(Some("")), with(None)]);
+        assert!(some.ends_with(&format!("{end} where rounds have histograms")), "{some}");
+        let none = title([with(None), with(None)]);
+        assert!(none.ends_with("; medians of 6 rounds"), "{none}");
     }
 
     #[test]

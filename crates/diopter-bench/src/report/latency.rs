@@ -117,6 +117,25 @@ pub(super) fn kind_of(bench: &Bench) -> Option<Kind> {
     find(|latency| latency.hdr.is_some() || !latency.percentiles.is_empty()).or(find(|_| true))
 }
 
+/// Returns how the percentiles of all cells come from their rounds, in words that follow their
+/// names; `None` where they are medians of the rounds.
+pub(super) fn combination(bench: &Bench, kind: Kind) -> Option<&'static str> {
+    let cells = bench.rows.iter().flat_map(|row| &row.cells);
+    let is_merged = |cell: &Cell| {
+        let directions = cell.samples.iter().flat_map(Sample::directions);
+        let latencies = directions.filter_map(|one| kind.of(one.latencies.as_ref()?));
+        let mut measured = latencies.filter(|latency| latency.count > 0).peekable();
+        measured.peek()?;
+        Some(measured.all(|latency| latency.hdr.is_some()))
+    };
+    let merged: Vec<bool> = cells.filter_map(is_merged).collect();
+    match (merged.contains(&true), merged.contains(&false)) {
+        (false, _) => None,
+        (true, false) => Some("of all rounds together"),
+        (true, true) => Some("of all rounds together where rounds have histograms"),
+    }
+}
+
 /// Merges the histograms of all rounds; `None` if one is missing or unreadable.
 fn merged(rounds: &[&Latency]) -> Option<Histogram<u64>> {
     let mut all: Option<Histogram<u64>> = None;

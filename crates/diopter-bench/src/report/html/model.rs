@@ -12,7 +12,7 @@ use crate::report::environment::{self, Fact};
 use crate::report::figures::Figures;
 use crate::report::judged::{self, Judgements};
 use crate::report::label::Labels;
-use crate::report::latency::{Kind, PERCENTS, kind_of};
+use crate::report::latency::{Kind, PERCENTS, combination, kind_of};
 use crate::report::numbers::moment;
 
 /// Largest number of cells with embedded rounds and curves; further cells have figures only. A page
@@ -42,6 +42,8 @@ pub(super) struct Report {
     percents: [f64; PERCENTS.len()],
     /// The latency that all cells have, of the first table and the charts.
     latency_kind: Option<&'static str>,
+    /// How its percentiles come from several rounds; `None` for medians of the rounds.
+    latency_rounds: Option<&'static str>,
     columns: Vec<PageColumn>,
     jobs: Vec<PageJob>,
     /// By row, then column.
@@ -100,6 +102,7 @@ impl Report {
             None => Judgements::of_medians(bench, &figures),
         };
         let labels = Labels::of(&bench.rows);
+        let kind = kind_of(bench);
         let mut notes = cached::notes(bench, &labels);
         notes.extend(comparison.iter().flat_map(|all| judged::notes_of(bench, all)));
         let series_points = cell::round_points_max(bench, CELLS_DETAILED_MAX, &mut notes);
@@ -123,7 +126,10 @@ impl Report {
             metrics: Vec::new(),
             is_cut: false,
             percents: PERCENTS,
-            latency_kind: kind_of(bench).map(Kind::name),
+            latency_kind: kind.map(Kind::name),
+            latency_rounds: kind
+                .filter(|_| bench.method.rounds > 1)
+                .and_then(|kind| combination(bench, kind)),
             columns: bench.columns.iter().zip(&judgements.bases).map(column).collect(),
             jobs: jobs(bench, labels),
             cells: Vec::new(),
