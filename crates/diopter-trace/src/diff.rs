@@ -12,6 +12,9 @@ use crate::summary::title;
 /// The name and version of the documents that this build writes.
 pub const SCHEMA: &str = "diopter.trace-diff/1";
 
+/// Totals are compared if the shares of requests whose wake-up is known differ no more than this.
+const WOKEN_PER_MILLE_MAX: u64 = 10;
+
 /// The difference of two traces, `a` and `b`.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[schemars(title = "diopter.trace-diff/1")]
@@ -30,6 +33,10 @@ pub struct TraceDiff {
     pub files: Vec<FileChange>,
     /// Findings that only one trace has, or whose shares of requests differ.
     pub findings: Vec<FindingChange>,
+    /// False if the shares of requests whose wake-up is known differ by more than 1 %: the total of
+    /// a request without one ends with its completion, so `latency_ns.total` of the two traces is
+    /// not of the same.
+    pub totals_are_comparable: bool,
 }
 
 /// One of the traces.
@@ -47,6 +54,12 @@ pub struct Side {
     pub lost_events: u64,
     /// The facts that could not be known.
     pub unknown: Vec<String>,
+    /// For how long events were recorded; 0 in documents of versions that did not say.
+    pub traced_ns: u64,
+    /// Requests that have a total time, which are those that did not fail.
+    pub timed: u64,
+    /// Those of them whose wake-up is known.
+    pub woken: u64,
 }
 
 /// A figure that differs; `null` where a trace does not have it.
@@ -114,6 +127,7 @@ pub fn diff(a: &Summary, b: &Summary) -> TraceDiff {
         shares: shares(a, b),
         files: files(a, b),
         findings: findings(a, b),
+        totals_are_comparable: are_comparable(&side(a), &side(b)),
     }
 }
 
@@ -125,7 +139,23 @@ fn side(document: &Summary) -> Side {
         requests: document.requests,
         lost_events: document.lost_events,
         unknown: document.unknown.clone(),
+        traced_ns: document.traced_ns,
+        timed: document.latency_ns.total.map_or(0, |total| total.count),
+        woken: document.latency_ns.wake.map_or(0, |wake| wake.count),
     }
+}
+
+impl Side {
+    /// Returns the requests whose wake-up is known, in per mille of those that have a total time.
+    #[must_use]
+    pub fn woken_per_mille(&self) -> u64 {
+        per_mille(self.woken, self.timed)
+    }
+}
+
+fn are_comparable(a: &Side, b: &Side) -> bool {
+    let differing = a.woken_per_mille().abs_diff(b.woken_per_mille());
+    a.timed == 0 || b.timed == 0 || differing <= WOKEN_PER_MILLE_MAX
 }
 
 fn figures(a: &Summary, b: &Summary) -> Vec<FigureChange> {
@@ -161,6 +191,7 @@ fn figures(a: &Summary, b: &Summary) -> Vec<FigureChange> {
         };
         values.extend([
             ("flushes.count", "count", known.then(|| exact(flushes.count))),
+            ("flushes_per_second", "per_second", flush_rate(document).filter(|_| known)),
             ("flushes.failed", "count", known.then(|| exact(flushes.failed))),
             ("flushes.latency_ns.p50", "ns", time(|latency| latency.p50)),
             ("flushes.latency_ns.p99", "ns", time(|latency| latency.p99)),
@@ -181,6 +212,13 @@ fn figures(a: &Summary, b: &Summary) -> Vec<FigureChange> {
 fn rate(value: u64, document: &Summary) -> Option<f64> {
     let time = document.elapsed_ns;
     (time > 0).then(|| exact(value) * 1e9 / exact(time))
+}
+
+/// The flushes of a second of the whole trace: they are not among the requests, whose time may be
+/// shorter or none.
+fn flush_rate(document: &Summary) -> Option<f64> {
+    let time = document.traced_ns;
+    (time > 0).then(|| exact(document.flushes.count) * 1e9 / exact(time))
 }
 
 /// Precise up to 2^53, and 16 digits of what is more.
@@ -354,6 +392,33 @@ mod tests {
         let slept = Summary { requests: 100, elapsed_ns, traced_ns, ..Summary::default() };
         assert_eq!(rate(slept.requests, &slept), Some(50.0));
         assert_eq!(rate(1, &Summary::default()), None);
+    }
+
+    #[test]
+    fn the_rate_of_flushes_is_of_the_whole_trace() {
+        let with = |traced_ns| {
+            let mut document = Summary { traced_ns, ..Summary::default() };
+            document.flushes.count = 30;
+            document
+        };
+        let changed = diff(&with(10_000_000_000), &with(20_000_000_000));
+        assert_eq!(names(&changed.figures), ["flushes_per_second"]);
+        assert_eq!((changed.figures[0].a, changed.figures[0].b), (Some(3.0), Some(1.5)));
+        assert_eq!(diff(&with(0), &with(1)).figures[0].a, None);
+    }
+
+    #[test]
+    fn totals_are_not_comparable_where_wake_ups_are_known_of_other_shares() {
+        let with = |woken| {
+            let phase = |count| Some(PhaseLatency { count, ..PhaseLatency::default() });
+            let mut document = Summary::default();
+            (document.latency_ns.total, document.latency_ns.wake) = (phase(1000), phase(woken));
+            document
+        };
+        let is_comparable = |a, b| diff(&with(a), &with(b)).totals_are_comparable;
+        assert!(is_comparable(1000, 995) && is_comparable(0, 0) && is_comparable(400, 410));
+        assert!(!is_comparable(1000, 980) && !is_comparable(0, 1000));
+        assert!(diff(&with(10), &Summary::default()).totals_are_comparable);
     }
 
     #[test]

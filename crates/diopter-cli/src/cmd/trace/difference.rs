@@ -50,14 +50,7 @@ fn read(path: &Path) -> Result<Summary, String> {
 /// The difference as text.
 pub fn text(document: &TraceDiff, look: &Look) -> String {
     let mut text = String::new();
-    for (label, side) in [("a", &document.a), ("b", &document.b)] {
-        let what = format!("{}; Linux {}", untrusted::name(&side.target), side.kernel_release);
-        text.push_str(&look.entry(INDENT, label, &what));
-        if side.lost_events > 0 {
-            let lost = format!("{} events were lost: its figures are too small", side.lost_events);
-            text.push_str(&look.entry(INDENT, "", &look.paint(Tone::Severe, &lost)));
-        }
-    }
+    sides(&mut text, document, look);
     let TraceDiff { figures, shares, files, findings, .. } = document;
     if figures.is_empty() && shares.is_empty() && files.is_empty() && findings.is_empty() {
         put(&mut text, "");
@@ -91,6 +84,33 @@ pub fn text(document: &TraceDiff, look: &Look) -> String {
     text
 }
 
+/// Adds what each trace is of, for how long, and what it could not know.
+fn sides(text: &mut String, document: &TraceDiff, look: &Look) {
+    for (label, side) in [("a", &document.a), ("b", &document.b)] {
+        let mut what = format!("{}; Linux {}", untrusted::name(&side.target), side.kernel_release);
+        if side.traced_ns > 0 {
+            what.push_str(&format!("; traced for {}", time_text(side.traced_ns)));
+        }
+        text.push_str(&look.entry(INDENT, label, &what));
+        if side.lost_events > 0 {
+            let lost = format!("{} events were lost: its figures are too small", side.lost_events);
+            text.push_str(&look.entry(INDENT, "", &look.paint(Tone::Severe, &lost)));
+        }
+        if !side.unknown.is_empty() {
+            let unknown = format!("unknown: {}", side.unknown.join("; "));
+            text.push_str(&look.entry(INDENT, "", &untrusted::text(&unknown)));
+        }
+    }
+    if !document.totals_are_comparable {
+        let [a, b] = [&document.a, &document.b].map(|side| percent(side.woken_per_mille()));
+        let totals = format!(
+            "not comparable: the wake-up is known of {a} of the requests of a, and of {b} of \
+             those of b; without it a total ends with the completion"
+        );
+        text.push_str(&look.entry(INDENT, "totals", &look.paint(Tone::Warning, &totals)));
+    }
+}
+
 fn changes(document: &TraceDiff) -> Table {
     let mut table = Table::new(&[
         ("changed", Side::Left),
@@ -107,11 +127,14 @@ fn changes(document: &TraceDiff) -> Table {
         table.row(vec![named(&figure.name), value(figure.a), value(figure.b), ratio]);
     }
     for share in &document.shares {
-        let percent = |per_mille: u64| format!("{}.{} %", per_mille / 10, per_mille % 10);
         let cells = [percent(share.a), percent(share.b), String::new()];
         table.row([vec![named(&share.name)], cells.to_vec()].concat());
     }
     table
+}
+
+fn percent(per_mille: u64) -> String {
+    format!("{}.{} %", per_mille / 10, per_mille % 10)
 }
 
 /// A key of the document in words.
@@ -182,6 +205,7 @@ mod tests {
             requests,
             bytes: requests * 4096,
             elapsed_ns: 2_000_000_000,
+            traced_ns: 10_000_000_000,
             by_file: vec![FileSummary {
                 path: format!("/srv/{requests}"),
                 requests,
@@ -223,8 +247,28 @@ mod tests {
         let rows: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["flushes", "10", "30", "3.00"]), "{text}");
+        let rate = vec!["flushes", "per", "second", "1.0/s", "3.0/s", "3.00"];
+        assert!(rows.contains(&rate), "{text}");
         let times = vec!["flushes", "p50", "1.0", "ms", "2.0", "ms", "2.00"];
         assert!(rows.contains(&times) && !text.contains("flushes time"), "{text}");
+    }
+
+    #[test]
+    fn what_a_trace_did_not_know_is_said_of_its_side() {
+        let with = |woken, unknown: &[&str]| {
+            let phase = |count| Some(PhaseLatency { count, ..PhaseLatency::default() });
+            let mut document = document(1000);
+            (document.latency_ns.total, document.latency_ns.wake) = (phase(1000), phase(woken));
+            document.unknown = unknown.iter().map(|&one| one.to_owned()).collect();
+            document
+        };
+        let text = text(&diff(&with(1000, &[]), &with(200, &["when waiters woke", "x"])), &LOOK);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].starts_with("b ") && lines[1].ends_with("traced for 10.0 s"), "{text}");
+        assert_eq!(lines[2].trim(), "unknown: when waiters woke; x", "{text}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let sentence = "the wake-up is known of 100.0 % of the requests of a, and of 20.0 % of";
+        assert!(words.contains(&format!("totals not comparable: {sentence}")), "{text}");
     }
 
     #[test]
