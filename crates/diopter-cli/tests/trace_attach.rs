@@ -311,6 +311,29 @@ fn the_live_view_has_every_second_in_lines_that_fit() {
 }
 
 #[test]
+fn the_last_row_has_what_a_command_did_right_before_its_end() {
+    if !can_trace() {
+        return;
+    }
+    let dir = dir();
+    let file = dir.path().join("file");
+    make_file(&file, 1, 200 * 4096);
+    let write = "sleep 0.3; exec dd if=/dev/zero of=\"$1\" bs=4k count=200 oflag=direct \
+                 conv=notrunc,fsync status=none";
+    let mut dio = Command::new(DIO);
+    dio.args(["trace", "--live", "--", "sh", "-c", write, "sh"]).arg(&file);
+    let output = dio.env_remove("COLUMNS").output().unwrap();
+    assert!(output.status.success(), "{}", message(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("200 requests, "), "{text}");
+    let live: Vec<&str> = text.lines().take_while(|line| line.starts_with(' ')).collect();
+    let last = live.iter().rposition(|line| line.contains(" requests/s"));
+    let last = live[last.unwrap_or_else(|| panic!("{text}"))..].join("\n");
+    assert!(!last.contains("  0 requests/s"), "{text}");
+    assert!(last.contains(" flushes/s") && last.contains("/file"), "{text}");
+}
+
+#[test]
 fn on_a_narrow_terminal_q_ends_the_live_view_with_the_report() {
     if !can_trace() {
         return;

@@ -31,12 +31,20 @@ pub struct Joining {
     pub collector: Collector,
     /// Requests that the join holds when it is looked at next.
     held_max: usize,
+    /// Every event before this time was joined, and before the next one when the last interval was
+    /// taken.
+    joined_until: u64,
+    taken_until: u64,
 }
 
 /// The requests of the traced processes since the last interval.
 #[derive(Debug)]
 pub struct Interval {
+    /// The time since the last one.
     pub elapsed: Duration,
+    /// The time that its events are of, which rates have to use: events are joined a little after
+    /// they happened, so an interval begins and ends earlier than its row.
+    pub covered: Duration,
     pub totals: Totals,
     /// The files with the most requests, the first one with most.
     pub files: Vec<(PathBuf, FileTotals)>,
@@ -53,7 +61,9 @@ impl Joining {
         is_watched: bool,
     ) -> Joining {
         let collector = Collector::new(kept_max, is_watched);
-        Joining { join, events, spool, collector, held_max: HELD_MAX }
+        let since = events.since();
+        let (joined_until, taken_until) = (since, since);
+        Joining { join, events, spool, collector, held_max: HELD_MAX, joined_until, taken_until }
     }
 
     /// Joins what is there, if it is much or is watched, for a short time.
@@ -67,32 +77,43 @@ impl Joining {
         self.advance(self.spool.complete_until(), Some(Instant::now() + TURN_TIME))
     }
 
-    /// Joins the rest of the events before `until`, once none follows.
+    /// Joins the rest of the events before `until`, once none follows. `unseen` is the time since
+    /// the last interval, if someone watches: another one has the requests since then.
     ///
     /// # Errors
     /// [`TraceError::Malformed`], [`TraceError::Machine`].
-    pub fn finish(mut self, until: u64) -> Result<Collector, TraceError> {
+    pub fn finish(
+        mut self,
+        until: u64,
+        unseen: Option<Duration>,
+    ) -> Result<(Collector, Option<Interval>), TraceError> {
         self.events.end(until);
         self.advance(u64::MAX, None)?;
         self.join.files.refresh();
         self.join.finish(&mut self.collector);
-        Ok(self.collector)
+        let covered = Duration::from_nanos(until.saturating_sub(self.taken_until));
+        let totals = self.collector.interval.take().unwrap_or_default();
+        let known = &self.collector.trace.files;
+        let name = |number: usize| {
+            known.get(number).map_or_else(PathBuf::new, |file| PathBuf::from(&file.path))
+        };
+        let last = unseen.map(|elapsed| Interval::of((elapsed, covered), totals, name));
+        Ok((self.collector, last))
     }
 
     /// The requests that are through since the last call.
     pub fn interval(&mut self, elapsed: Duration) -> Interval {
         self.retire();
         let totals = self.collector.interval.replace(Totals::default()).unwrap_or_default();
-        let mut files: Vec<_> = totals.files.iter().collect();
-        files.sort_by_key(|(number, file)| (std::cmp::Reverse(file.requests), **number));
-        let named = files.into_iter().take(FILES_MAX);
-        let named = named.map(|(number, file)| (self.join.name_of(*number), file.clone()));
-        Interval { elapsed, files: named.collect(), totals }
+        let covered = Duration::from_nanos(self.joined_until.saturating_sub(self.taken_until));
+        self.taken_until = self.joined_until;
+        Interval::of((elapsed, covered), totals, |number| self.join.name_of(number))
     }
 
     fn advance(&mut self, until: u64, end: Option<Instant>) -> Result<(), TraceError> {
         let mut count = 0_u32;
         while let Some(event) = self.events.next_event(until)? {
+            let time = event.time;
             self.join.take(event);
             if self.join.held() >= self.held_max {
                 self.retire();
@@ -102,14 +123,32 @@ impl Joining {
             count = count.wrapping_add(1);
             let is_time = count.is_multiple_of(EVENTS_BETWEEN);
             if is_time && end.is_some_and(|end| Instant::now() >= end) {
+                self.joined_until = self.joined_until.max(time);
                 return Ok(());
             }
         }
+        self.joined_until = self.joined_until.max(until);
         Ok(())
     }
 
     fn retire(&mut self) {
         let has_wakes = !self.spool.facts().is_without_wakes;
         self.join.retire(has_wakes, &mut self.collector);
+    }
+}
+
+impl Interval {
+    /// An interval of the time since the last one and the time of its events, with the files of
+    /// most requests by their names.
+    fn of(
+        (elapsed, covered): (Duration, Duration),
+        totals: Totals,
+        name: impl Fn(usize) -> PathBuf,
+    ) -> Interval {
+        let mut files: Vec<_> = totals.files.iter().collect();
+        files.sort_by_key(|(number, file)| (std::cmp::Reverse(file.requests), **number));
+        let named = files.into_iter().take(FILES_MAX);
+        let named = named.map(|(number, file)| (name(*number), file.clone()));
+        Interval { elapsed, covered, files: named.collect(), totals }
     }
 }

@@ -81,6 +81,12 @@ impl Events {
         Events { spool, decoder, lanes, empty_until, recording, page: Vec::new() }
     }
 
+    /// The time from which events are recorded.
+    #[must_use]
+    pub fn since(&self) -> u64 {
+        self.recording.start
+    }
+
     /// Leaves out what came at this time or later.
     pub fn end(&mut self, until: u64) {
         self.recording.end = until;

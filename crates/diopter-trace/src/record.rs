@@ -22,7 +22,7 @@ use crate::spool::SpoolFacts;
 use crate::symbols;
 use crate::target::{Attached, Target};
 use crate::totals::Totals;
-use crate::watch::{Watched, Watcher};
+use crate::watch::{Watched, Watcher, see_last};
 
 /// KiB of the buffers of all CPUs together.
 const BUFFERS_KIB_MAX: u64 = 512 << 10;
@@ -169,13 +169,14 @@ pub fn record_watched(
     let traced = since.elapsed();
     drop(stop);
     let lost = reader.join().expect("the reader returns its errors")?;
-    let (watched, ended) = watched?;
+    let (watched, (ended, unseen)) = watched?;
 
     let lost_events = instance.lost_events()? + lost;
     let mut unknown = unknown(&instance, spool.facts())?;
     unknown.extend(missing);
     drop(instance);
-    let mut collector = joining.finish(until)?;
+    let (mut collector, last) = joining.finish(until, unseen)?;
+    last.iter().for_each(|last| see_last(watcher, last));
     let trace = &mut collector.trace;
     unknown.extend(unknown_of_rings(trace, spool.facts()));
     unknown.append(&mut trace.unknown);

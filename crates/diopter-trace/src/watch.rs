@@ -20,7 +20,7 @@ const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_millis(100);
 /// Looking takes at most one part in so many of the time.
 const LOOK_SHARE: u32 = 20;
-/// The last part of an interval is seen from this share of it on.
+/// The last part of an interval is seen from this share of it on, or if something happened in it.
 const LAST_SHARE: u32 = 10;
 /// A turn comes at least so often.
 const TURN: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ pub trait Watcher {
         None
     }
 
-    /// An interval has passed, or the trace ends within one; returns false if the trace has
+    /// An interval has passed, or the trace ended within one; returns false if the trace has
     /// to end.
     fn see(&mut self, _interval: &Interval) -> bool {
         true
@@ -70,6 +70,7 @@ struct Due {
 
 impl Watched {
     /// Waits until the trace has to end; `is_recorded` is false once nothing is recorded any more.
+    /// Returns why it ended, and the time that the watcher has not seen yet.
     ///
     /// # Errors
     /// [`TraceError::Machine`], [`TraceError::Malformed`].
@@ -79,7 +80,7 @@ impl Watched {
         joining: &mut Joining,
         watcher: &mut dyn Watcher,
         is_recorded: &dyn Fn() -> bool,
-    ) -> Result<Ended, TraceError> {
+    ) -> Result<(Ended, Option<Duration>), TraceError> {
         let now = Instant::now();
         let end = duration.and_then(|duration| now.checked_add(duration));
         let interval = watcher.interval();
@@ -87,16 +88,10 @@ impl Watched {
         loop {
             let is_asked = self.wait(&due, watcher)? && watcher.is_asked_to_end();
             if let Some(ended) = self.ended(&due, is_asked) {
-                joining.keep_up()?;
-                let elapsed = due.seen.elapsed();
-                // The last part may have what the user ended the trace for.
-                if due.interval.is_some_and(|interval| elapsed >= interval / LAST_SHARE) {
-                    watcher.see(&joining.interval(elapsed));
-                }
-                return Ok(ended);
+                return Ok((ended, due.interval.map(|_| due.seen.elapsed())));
             }
             if !is_recorded() {
-                return Ok(Ended::Exited);
+                return Ok((Ended::Exited, None));
             }
             if Instant::now() >= due.look {
                 self.look(&mut due, joining);
@@ -106,7 +101,7 @@ impl Watched {
             if due.interval.is_some_and(|interval| elapsed >= interval) {
                 due.seen = Instant::now();
                 if !watcher.see(&joining.interval(elapsed)) {
-                    return Ok(Ended::Key);
+                    return Ok((Ended::Key, None));
                 }
             }
         }
@@ -180,6 +175,16 @@ impl Watched {
         }
         due.pause = (due.pause * 2).min(LOOK_LAST);
         due.look = Instant::now() + due.pause.max(began.elapsed() * LOOK_SHARE);
+    }
+}
+
+/// Shows the last part of an interval, once all of its events are joined: it may have what the user
+/// ended the trace for, or all that a short command did.
+pub fn see_last(watcher: &mut dyn Watcher, last: &Interval) {
+    let shortest = watcher.interval().unwrap_or_default() / LAST_SHARE;
+    let is_empty = last.totals.requests == 0 && last.totals.flushes.flushes() == 0;
+    if last.elapsed >= shortest || !is_empty {
+        watcher.see(last);
     }
 }
 

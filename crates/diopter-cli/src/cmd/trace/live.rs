@@ -186,8 +186,8 @@ fn row(elapsed: Duration, interval: &Interval) -> Vec<String> {
     let direct = totals.requests - totals.buffered;
     vec![
         moment(elapsed, interval.elapsed),
-        per_second(totals.requests, interval.elapsed),
-        mib_per_second(totals.bytes, interval.elapsed),
+        per_second(totals.requests, interval.covered),
+        mib_per_second(totals.bytes, interval.covered),
         time(total.map(|total| total.p50)),
         time(total.map(|total| total.p99)),
         percent(direct, totals.requests),
@@ -284,7 +284,7 @@ fn flushes(interval: &Interval) -> Option<String> {
     (flushes.flushes() > 0).then(|| {
         format!(
             "{} flushes/s  p50 {}  p99 {}",
-            per_second(flushes.flushes(), interval.elapsed),
+            per_second(flushes.flushes(), interval.covered),
             time(latency.map(|latency| latency.p50)),
             time(latency.map(|latency| latency.p99)),
         )
@@ -302,8 +302,8 @@ fn files(interval: &Interval) -> Vec<String> {
     for (path, file) in &interval.files {
         let total = file.total.as_ref().and_then(|total| total.latency());
         table.row(vec![
-            per_second(file.requests, interval.elapsed),
-            mib_per_second(file.bytes, interval.elapsed),
+            per_second(file.requests, interval.covered),
+            mib_per_second(file.bytes, interval.covered),
             total.map_or("-".to_owned(), |total| time_text(total.p99)),
             untrusted::name(path),
         ]);
@@ -401,19 +401,20 @@ mod tests {
             totals.add_to_file(&request, &phases);
         }
         let files = vec![("/srv/a\u{1b}[2Jb".into(), totals.files[&0].clone())];
-        Interval { elapsed: Duration::from_millis(500), totals, files }
+        let elapsed = Duration::from_millis(500);
+        Interval { elapsed, covered: elapsed, totals, files }
     }
 
     #[test]
     fn a_second_is_one_block_without_escapes() {
         let interval = interval();
-        let interval = Interval { elapsed: INTERVAL, ..interval };
+        let interval = Interval { elapsed: INTERVAL, covered: INTERVAL, ..interval };
         let text = block(&row(Duration::from_secs(3), &interval), &interval, 72);
         let expected = "   3 s  200 requests/s  1.5 MiB/s  p50 100 us  p99 100 us  \
                         direct 99.5%\n        buffered 0.5%  split 10.0%  kworker 100.0%\n        \
                         \u{20}      200    1.5  100 us  \"/srv/a\\u{1b}[2Jb\"\n";
         assert_eq!(text, expected);
-        let half = Interval { elapsed: INTERVAL / 2, ..interval };
+        let half = Interval { elapsed: INTERVAL / 2, covered: INTERVAL / 2, ..interval };
         assert_eq!(row(Duration::from_millis(3_500), &half)[..2], ["3.5 s", "400"]);
     }
 
@@ -424,7 +425,7 @@ mod tests {
             let (kind, end) = (FlushKind::Fdatasync, Some((4_000_000, 0)));
             totals.flushes.count(&Flush { kind, thread: 1, file: 0, end });
         }
-        let interval = Interval { elapsed: INTERVAL, totals, files: Vec::new() };
+        let interval = Interval { elapsed: INTERVAL, covered: INTERVAL, totals, files: Vec::new() };
         let row = row(INTERVAL, &interval);
         let expected = "12 flushes/s  p50 4.0 ms  p99 4.0 ms";
         let text = block(&row, &interval, 72);
@@ -438,7 +439,12 @@ mod tests {
 
     #[test]
     fn a_second_without_requests_has_no_shares() {
-        let interval = Interval { elapsed: INTERVAL, totals: Totals::default(), files: Vec::new() };
+        let interval = Interval {
+            elapsed: INTERVAL,
+            covered: INTERVAL,
+            totals: Totals::default(),
+            files: Vec::new(),
+        };
         let text = block(&row(INTERVAL, &interval), &interval, 200);
         let expected = "   1 s  0 requests/s  0.0 MiB/s  p50 -  p99 -  direct -  buffered -  \
                         split -\n";
