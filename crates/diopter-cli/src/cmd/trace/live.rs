@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use diopter_text::{Lines, Side, Table, untrusted};
+use diopter_text::{GAP, Lines, Side, Table, untrusted};
 use diopter_trace::document::Completions;
 use diopter_trace::findings::time_text;
 use diopter_trace::predict::places;
@@ -26,6 +26,10 @@ const SIZE_DEFAULT: (usize, usize) = (80, 24);
 /// A separate screen, without a cursor, where long lines are cut; and back.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
 const LEAVE: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
+/// Columns between those of a table.
+const GAP_COLUMNS: usize = GAP as usize;
+/// A file's name has so many columns at least where figures can be left off for it.
+const NAME_MIN: usize = 24;
 /// To the first line; the rest of a line, and of the screen, is empty.
 const HOME: &str = "\u{1b}[H";
 const LINE_END: &str = "\u{1b}[K\r\n";
@@ -213,7 +217,8 @@ fn lines(
     interval: &Interval,
     (width, height): (usize, usize),
 ) -> Vec<String> {
-    let mut files = if interval.files.is_empty() { Vec::new() } else { files(interval) };
+    let mut files =
+        if interval.files.is_empty() { Vec::new() } else { files(interval, Some(width)) };
     files.splice(0..0, flushes(interval));
     // The title, the head of the table, and an empty line before the flushes and files.
     let around = 2 + if files.is_empty() { 0 } else { files.len() + 1 };
@@ -269,7 +274,7 @@ fn block(row: &[String], interval: &Interval, width: usize) -> String {
         text.push_str(&format!("{:8}{line}\n", ""));
     }
     if !interval.files.is_empty() {
-        for line in files(interval).iter().skip(1) {
+        for line in files(interval, None).iter().skip(1) {
             text.push_str(&format!("{:8}{}\n", "", line.trim_end()));
         }
     }
@@ -291,25 +296,43 @@ fn flushes(interval: &Interval) -> Option<String> {
     })
 }
 
-/// The files with the most requests.
-fn files(interval: &Interval) -> Vec<String> {
-    let mut table = Table::new(&[
-        ("requests/s", Side::Right),
-        ("MiB/s", Side::Right),
-        ("p99", Side::Right),
-        ("file", Side::Left),
-    ]);
-    for (path, file) in &interval.files {
+/// The files with the most requests. In lines of at most `width` columns names lose their begin:
+/// files of one directory differ at their ends.
+fn files(interval: &Interval, width: Option<usize>) -> Vec<String> {
+    let mut table =
+        Table::new(&[("requests/s", Side::Right), ("MiB/s", Side::Right), ("p99", Side::Right)]);
+    for (_, file) in &interval.files {
         let total = file.total.as_ref().and_then(|total| total.latency());
         table.row(vec![
             per_second(file.requests, interval.covered),
             mib_per_second(file.bytes, interval.covered),
             total.map_or("-".to_owned(), |total| time_text(total.p99)),
-            untrusted::name(path),
         ]);
     }
+    for name in ["MiB/s", "p99"] {
+        if width.is_some_and(|width| table.columns() + GAP_COLUMNS + NAME_MIN > width) {
+            table = table.without(|head| head == name);
+        }
+    }
+    let figures = table.columns();
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(figures + GAP_COLUMNS));
+    let names = interval.files.iter().map(|(path, _)| ending(&untrusted::name(path), room));
     let Lines { head, rows } = table.lines(None);
-    head.into_iter().chain(rows).collect()
+    let lines = head.into_iter().chain(rows).zip(["file".to_owned()].into_iter().chain(names));
+    let gap = figures + GAP_COLUMNS;
+    lines.map(|(line, name)| format!("{line:gap$}{name}")).collect()
+}
+
+/// Returns a path that has no room without its first directories, or the end of its last name.
+fn ending(path: &str, room: usize) -> String {
+    let columns = path.chars().count();
+    if columns <= room {
+        return path.to_owned();
+    }
+    let end: String = path.chars().skip(columns - room.saturating_sub(1)).collect();
+    // Whole names, if one fits.
+    let whole = end.find('/').map_or(end.as_str(), |at| &end[at..]);
+    format!("\u{2026}{whole}").chars().take(room).collect()
 }
 
 /// Where completions ran, the place of most first.
@@ -435,6 +458,29 @@ mod tests {
         assert_eq!(screen.last().map(String::as_str), Some(expected), "{screen:#?}");
         let narrow = lines("process 1: 1 s", &rows, &interval, (20, 3));
         assert!(narrow.iter().all(|line| line.chars().count() <= 20), "{narrow:?}");
+    }
+
+    #[test]
+    fn a_path_without_room_loses_its_begin() {
+        let path = "/var/lib/mysql/shop/customers.ibd";
+        assert_eq!(ending(path, 33), path);
+        assert_eq!(ending(path, 32), "\u{2026}/lib/mysql/shop/customers.ibd");
+        assert_eq!(ending(path, 19), "\u{2026}/customers.ibd");
+        assert_eq!(ending(path, 8), "\u{2026}ers.ibd");
+        assert_eq!((ending(path, 1), ending(path, 0)), ("\u{2026}".to_owned(), String::new()));
+        let one = interval().files[0].1.clone();
+        let file = |name: &str| {
+            (format!("/var/lib/mysql/a_long_name_of_a_shop/{name}.ibd").into(), one.clone())
+        };
+        let interval = Interval { files: vec![file("customers"), file("orders")], ..interval() };
+        let rows = VecDeque::from([row(INTERVAL, &interval)]);
+        for width in [40, 60] {
+            let screen = lines("process 1: 1 s", &rows, &interval, (width, 24)).join("\n");
+            assert!(
+                screen.contains("/customers.ibd") && screen.contains("/orders.ibd"),
+                "{screen}"
+            );
+        }
     }
 
     #[test]
