@@ -246,9 +246,14 @@ pub fn copy(
     let carriers = (&Carrier::Open(source), &Carrier::Open(copy));
     let set = || copy_attributes(carriers, kept).map_err(failed("setting extended attributes"));
     let mut extended = set()?;
-    // The record of a temporary takes room too. What is complete up to here needs it no longer.
-    if !extended.without_room.is_empty() && Record::remove(copy).is_ok() {
+    if !extended.without_room.is_empty()
+        && let Some(record) = Record::set_aside(copy)
+    {
+        // The record of a temporary took room too. Without it no later run finds the temporary.
         extended = set()?;
+        if !extended.without_room.is_empty() {
+            Record::put_back(copy, &record);
+        }
     }
     let is_owned = rustix::fs::fstat(copy)
         .is_ok_and(|now| (now.st_uid, now.st_gid) == (metadata.uid(), metadata.gid()));

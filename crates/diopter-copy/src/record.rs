@@ -187,6 +187,21 @@ impl Record {
         (start <= source.size).then_some(start)
     }
 
+    /// Removes the record of a file for the room that it takes, and returns its bytes; `None` if it
+    /// has none.
+    pub fn set_aside(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; RECORD_BYTES_MAX];
+        let length = rustix::fs::fgetxattr(fd, RECORD_NAME, &mut bytes[..]).ok()?;
+        bytes.truncate(length);
+        Record::remove(fd).ok()?;
+        Some(bytes)
+    }
+
+    /// Gives a file the record that was set aside, if there is room for it again.
+    pub fn put_back(fd: BorrowedFd<'_>, record: &[u8]) {
+        rustix::fs::fsetxattr(fd, RECORD_NAME, record, XattrFlags::empty()).unwrap_or(());
+    }
+
     /// Removes the record of a file, if it has one.
     pub fn remove(fd: BorrowedFd<'_>) -> Result<(), Errno> {
         let remove = || rustix::fs::fremovexattr(fd, RECORD_NAME).map_err(Errno::from);

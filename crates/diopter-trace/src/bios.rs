@@ -73,8 +73,9 @@ impl Outstanding {
         while let Some(key) = self.next_piece(sectors, cursor, false) {
             let Some(piece) = self.piece(sectors.device, key) else { break };
             let is_again = std::mem::replace(&mut piece.is_issued, true);
+            let follows = !issued.is_empty() && key.0 == cursor && piece.end <= sectors.end();
             cursor = piece.end;
-            issued.push(Issued { bio: piece.bio, is_merged: !issued.is_empty() && !is_again });
+            issued.push(Issued { bio: piece.bio, is_merged: follows && !is_again });
         }
         issued
     }
@@ -167,6 +168,10 @@ mod tests {
         assert_eq!(again, [issued(0, false), issued(1, false)], "a driver was busy the first time");
         assert_eq!(outstanding.done(&sectors(8, 16)), [0, 1]);
         assert!(outstanding.done(&sectors(8, 16)).is_empty());
+        outstanding.insert(2, &sectors(8, 8));
+        outstanding.insert(3, &sectors(24, 8));
+        let gap = outstanding.issue(&sectors(8, 24));
+        assert_eq!(gap, [issued(2, false), issued(3, false)], "of another program, in part");
     }
 
     #[test]

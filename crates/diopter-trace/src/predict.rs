@@ -105,6 +105,19 @@ pub fn context(facts: &RequestFacts<'_>) -> (Place, &'static str) {
     }
 }
 
+/// Returns the place of a completion on a device with this queue, and why.
+#[must_use]
+pub fn context_on(facts: &RequestFacts<'_>, queue: Option<&BlockQueue>) -> (Place, &'static str) {
+    match context(facts) {
+        (Place::Interrupt, _) if queue.is_some_and(|queue| !queue.has_requests) => (
+            Place::Unknown,
+            "the driver takes bios itself: zram completes them during submission, md and dm where \
+             their devices do",
+        ),
+        expected => expected,
+    }
+}
+
 /// fs/iomap/direct-io.c.
 fn iomap(facts: &RequestFacts<'_>, version: (u32, u32)) -> (Place, &'static str) {
     if !facts.is_write {
@@ -215,7 +228,10 @@ struct Kind {
 #[must_use]
 pub fn predictions(trace: &Trace) -> Vec<PredictionSummary> {
     let version = version_of(&trace.kernel_release);
-    let limits: Vec<DeviceLimits> = trace.files.iter().map(|file| limits(file.device)).collect();
+    let queues: Vec<_> = trace.files.iter().map(|file| queue_of(file.device)).collect();
+    let limits =
+        queues.iter().map(|queue| queue.as_ref().map_or(DeviceLimits::NONE, DeviceLimits::of));
+    let limits: Vec<DeviceLimits> = limits.collect();
     let mut kinds: BTreeMap<Kind, PredictionSummary> = BTreeMap::new();
     let is_served = |request: &&TracedRequest| failure_of(request).is_none();
     let served = trace.requests.iter().filter(is_served);
@@ -232,7 +248,7 @@ pub fn predictions(trace: &Trace) -> Vec<PredictionSummary> {
             is_dsync: request.is_dsync,
             needs_flush: file.needs_flush,
         };
-        let (place, why) = context(&facts);
+        let (place, why) = context_on(&facts, queues[request.file].as_ref());
         let kind = kind(request, &facts);
         let submission = if kind.is_queued { "queued" } else { "waited" };
         let properties = kind.properties.iter().map(|one| (*one).to_owned()).collect();
@@ -340,12 +356,9 @@ fn device_requests(bios: &[&TracedBio], limits: &DeviceLimits) -> Option<(u64, u
     Some(counted)
 }
 
-fn limits((major, minor): (u32, u32)) -> DeviceLimits {
-    if !Path::new("/sys/dev/block").join(format!("{major}:{minor}")).exists() {
-        return DeviceLimits::NONE;
-    }
-    let queue = BlockQueue::of_device(rustix::fs::makedev(major, minor));
-    queue.as_ref().map_or(DeviceLimits::NONE, DeviceLimits::of)
+fn queue_of((major, minor): (u32, u32)) -> Option<BlockQueue> {
+    let is_here = Path::new("/sys/dev/block").join(format!("{major}:{minor}")).exists();
+    is_here.then(|| BlockQueue::of_device(rustix::fs::makedev(major, minor)))?
 }
 
 /// Returns the requests of all predictions whose completion ran elsewhere than expected; those of

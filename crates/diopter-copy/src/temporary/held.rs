@@ -51,8 +51,9 @@ impl Held {
             return Err(replaced(target));
         }
         if self.is_marked {
-            // Only now, so that the next run finds the temporary of a run that is killed. With
-            // another name than the mark's, the mark means nothing.
+            // Only now, so that the next run finds the temporary of a run that is killed; unless
+            // the attributes of the source need its room. With another name than the mark's, the
+            // mark means nothing.
             Record::remove(file)
                 .map_err(|errno| Failure::of_errno("removing the record", &target.path(), errno))?;
         }

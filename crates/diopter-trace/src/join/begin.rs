@@ -51,8 +51,9 @@ impl Join {
         self.in_flight.entry(key).or_default().push_back(number);
         let thread = self.thread(thread_number);
         thread.open = Some(number);
-        // That was during a flush before.
+        // That was during a flush before, whose end XFS does not show.
         thread.has_seen_commit = false;
+        self.syncing.remove(&thread_number);
     }
 
     /// Returns a request with the facts of its begin.

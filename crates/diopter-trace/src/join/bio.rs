@@ -1,16 +1,17 @@
 //! The bios of requests: handed down, cut by a limit of the device, and done.
 
 use super::{Join, SECTOR};
+use crate::bios::Issued;
 use crate::event::{Device, Event, Flow, Sectors};
 use crate::model::{Door, TracedBio, TracedOp};
 
 impl Join {
     pub(super) fn bio_queued(&mut self, event: &Event, sectors: &Sectors) {
-        if sectors.count == 0 && self.syncing.contains(&event.thread) {
-            // A file system that flushes the device by itself has no commit to wait for, whose end
-            // would have flushed it.
-            self.thread(event.thread).has_seen_commit = false;
-            self.syncing.remove(&event.thread);
+        if sectors.count == 0
+            && let Some(commits) = self.syncing.get_mut(&event.thread)
+        {
+            // ext4 flushes the device itself where no commit, or none any longer, does so for it.
+            *commits = None;
         }
         let Some(thread) = self.threads.get_mut(&event.thread).filter(|thread| thread.is_member)
         else {
@@ -78,6 +79,13 @@ impl Join {
         let disk = self.files.disk(device);
         if let Some(bio) = self.outstanding.cut(disk, start, cut_at) {
             self.bios[bio].pieces += 1;
+        }
+    }
+
+    pub(super) fn issued(&mut self, time: u64, sectors: &Sectors) {
+        for Issued { bio, is_merged } in self.outstanding.issue(sectors) {
+            self.bios[bio].issued.get_or_insert(time);
+            self.bios[bio].merged += u32::from(is_merged);
         }
     }
 

@@ -73,7 +73,7 @@ impl Join {
 
     /// The file system flushes a file.
     pub(super) fn sync_began(&mut self, thread: u32, inode: Inode) {
-        self.syncing.insert(thread);
+        self.syncing.insert(thread, Some(inode.device));
         if let Some(thread) = self.threads.get_mut(&thread) {
             thread.has_seen_commit = false;
         }

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use complete::runner;
 use flush::{Flushed, OpenFlush};
 
-use crate::bios::{Issued, Outstanding};
+use crate::bios::Outstanding;
 use crate::event::{Device, Event, Inode, Sectors, What};
 use crate::files::Files;
 use crate::flushes::FlushTotals;
@@ -83,7 +83,7 @@ pub struct Join {
     /// Processes that are seen to have a ring.
     ring_processes: HashSet<u32>,
     /// Threads that wait for a file to be synchronised.
-    syncing: HashSet<u32>,
+    syncing: HashMap<u32, Option<Device>>,
     /// The only devices whose flushes count; empty for all.
     pub devices: Vec<Device>,
     /// Flushes that have not returned, by the thread that called.
@@ -153,7 +153,8 @@ struct Thread {
     copied_on_write: Option<Inode>,
     /// It had to wait for the journal.
     has_waited_for_journal: bool,
-    /// The journal committed while it flushed a file.
+    /// The journal committed while it flushed a file and may have waited for that, or it had the
+    /// journal committed.
     has_seen_commit: bool,
 }
 
@@ -190,7 +191,7 @@ impl Join {
             workers: HashMap::new(),
             aio_processes: scope.with_aio,
             ring_processes: scope.with_rings,
-            syncing: HashSet::new(),
+            syncing: HashMap::new(),
             devices: Vec::new(),
             flushing: HashMap::new(),
             ring_flushes: HashMap::new(),
@@ -299,12 +300,7 @@ impl Join {
             }),
             What::BioQueued(ref sectors) => self.bio_queued(&event, sectors),
             What::BioDone(ref sectors) | What::Done(ref sectors) => self.done(&event, sectors),
-            What::Issued(ref sectors) => {
-                for Issued { bio, is_merged } in self.outstanding.issue(sectors) {
-                    self.bios[bio].issued.get_or_insert(event.time);
-                    self.bios[bio].merged += u32::from(is_merged);
-                }
-            }
+            What::Issued(ref sectors) => self.issued(event.time, sectors),
             What::BioCut { device, start, cut_at } => self.bio_cut(device, start, cut_at),
             What::WorkStarted { function, .. } => {
                 self.thread(thread).work = Some((event.time, function));
@@ -336,14 +332,16 @@ impl Join {
             What::SyncEnded(_) => _ = self.syncing.remove(&thread),
             What::Flush(ref flush) => self.flush_event(&event, flush),
             What::CopiedOnWrite(inode) => self.thread(thread).copied_on_write = Some(inode),
-            What::JournalCommits(_) => self.journal_commits(),
-            What::LogForced if !self.syncing.contains(&thread) => {}
-            What::LogForced | What::LogSlept => self.thread(thread).has_waited_for_journal = true,
+            What::JournalCommits(device) => self.journal_commits(device),
+            What::LogForced if !self.syncing.contains_key(&thread) => {}
+            What::LogForced => self.thread(thread).has_seen_commit = true,
+            What::LogSlept => self.thread(thread).has_waited_for_journal = true,
         }
     }
 
-    fn journal_commits(&mut self) {
-        for waiting in &self.syncing {
+    fn journal_commits(&mut self, device: Device) {
+        let waiting = self.syncing.iter().filter(|(_, of)| **of == Some(device));
+        for (waiting, _) in waiting {
             if let Some(thread) = self.threads.get_mut(waiting) {
                 thread.has_seen_commit = true;
             }

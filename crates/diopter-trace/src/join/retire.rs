@@ -91,7 +91,9 @@ impl Join {
             return self.age(times.begin) > LOST_TIME;
         }
         let ended = times.completed.or(times.device_done).unwrap_or(times.begin);
-        let is_awaited = has_wakes && times.woken.is_none() && !pending.is_given_up;
+        // No event shows the wake-up of a thread that waits in its system call.
+        let is_shown = has_wakes && pending.request.door != Door::Syscall;
+        let is_awaited = is_shown && times.woken.is_none() && !pending.is_given_up;
         self.age(ended) > if is_awaited { WAKE_TIME } else { SETTLE_TIME }
     }
 
@@ -170,8 +172,10 @@ impl Join {
             let has_aio = self.aio_processes.contains(&pending.process);
             request.door = if has_aio { Door::Aio } else { Door::Syscall };
             if !has_aio {
+                // As of one bio: an interrupt wakes the thread at a time that is not known.
+                let is_inline = request.context == Some(Context::Task);
+                request.times.woken = request.times.completed.filter(|_| is_inline);
                 request.context = request.context.map(|_| Context::Task);
-                request.times.woken = request.times.completed;
             }
         }
         if matches!(file_system, "ext4" | "xfs") && request.is_unwritten.is_none() {

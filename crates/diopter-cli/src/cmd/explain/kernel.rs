@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use diopter::probe::BlockQueue;
 use diopter::probe::Kernel as Running;
 use diopter_os::residency::residency;
-use diopter_trace::predict::{self, Place, RequestFacts};
+use diopter_trace::predict::{self, RequestFacts};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -61,14 +61,8 @@ const WITHOUT_BIO: KernelCompletion =
 /// The place for a request that the page cache serves.
 const THROUGH_CACHE: KernelCompletion = KernelCompletion {
     context: "task",
-    why: "the bytes are copied between the page cache and the caller's memory",
-};
-
-/// The place for a request that the driver completes in its own way.
-const TAKES_BIOS: KernelCompletion = KernelCompletion {
-    context: "unknown",
-    why: "the driver takes bios itself: zram completes them during submission, md and dm where \
-          their devices do",
+    why: "the bytes are copied between the page cache and the caller's memory, which io_uring may \
+          leave to its worker",
 };
 
 /// A fallback to the page cache.
@@ -126,7 +120,9 @@ pub fn of(explained: &Explained<'_>, extents: Option<&[DeviceExtent]>) -> Kernel
     let queued = match page_cache.used {
         "yes" => THROUGH_CACHE,
         _ if explained.plan.bios.is_empty() => WITHOUT_BIO,
-        _ if !is_write && device_requests_max == Some(0) => WITHOUT_BIO,
+        _ if !is_write && direct().next().is_some() && device_requests_max == Some(0) => {
+            WITHOUT_BIO
+        }
         _ => agreed(&queued),
     };
     Kernel {
@@ -170,10 +166,8 @@ fn queue_of(device: &Option<Device>) -> Option<BlockQueue> {
 
 /// Returns where a request completes, on a device with this queue.
 fn place_of(facts: &RequestFacts<'_>, queue: Option<BlockQueue>) -> KernelCompletion {
-    match predict::context(facts) {
-        (Place::Interrupt, _) if queue.is_some_and(|queue| !queue.has_requests) => TAKES_BIOS,
-        (place, why) => KernelCompletion { context: place.name(), why },
-    }
+    let (place, why) = predict::context_on(facts, queue.as_ref());
+    KernelCompletion { context: place.name(), why }
 }
 
 /// Returns the file system on a device; empty if it is not known.

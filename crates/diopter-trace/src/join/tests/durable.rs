@@ -2,39 +2,56 @@
 
 use super::*;
 
-/// A durable write whose file system flushes the device by itself, or not.
-fn durable_write(flushes_itself: bool, during: What) -> bool {
+/// A durable write, with these events between its last bio and its end; true if it waited for the
+/// journal.
+fn waited(events: &[(u32, What)]) -> bool {
     let mut script = Script::new();
     let write = Begin { is_write: true, is_async: false, flags: 2 | IOCB_WRITE, ..begin() };
-    let sectors = Sectors { flow: Flow::Write, ..sectors(0) };
-    script.at(ROOT, What::Begin(write)).at(ROOT, What::BioQueued(sectors));
-    script.interrupt(0, ROOT, What::BioDone(sectors)).at(ROOT, What::SyncBegan(inode()));
-    script.at(KERNEL, What::JournalCommits(device())).at(ROOT, during);
-    if flushes_itself {
-        let flush = Sectors { start: 0, count: 0, flow: Flow::Other, ..sectors };
-        script.at(ROOT, What::BioQueued(flush));
+    script.at(ROOT, What::Begin(write)).at(ROOT, What::BioQueued(written()));
+    script.interrupt(0, ROOT, What::BioDone(written())).at(ROOT, What::SyncBegan(inode()));
+    for (thread, what) in events {
+        script.at(*thread, what.clone());
     }
-    script.at(KERNEL, What::JournalCommits(device()));
     script.at(ROOT, What::SyncEnded(inode())).complete(ROOT);
     script.end().requests[0].waited_for_journal
 }
 
-#[test]
-fn a_commit_of_others_is_not_waited_for_by_who_flushes_the_device() {
-    let nothing = || What::TaskNamed { task: ROOT, name: "fio".to_owned() };
-    assert!(durable_write(false, nothing()));
-    assert!(!durable_write(true, nothing()));
-    assert!(durable_write(true, What::LogForced), "by the thread itself");
-    assert!(durable_write(true, What::LogSlept));
+fn written() -> Sectors {
+    Sectors { flow: Flow::Write, ..sectors(0) }
+}
+
+fn commit() -> (u32, What) {
+    (KERNEL, What::JournalCommits(device()))
+}
+
+/// The flush of the device by a file system.
+fn flush() -> (u32, What) {
+    (ROOT, What::BioQueued(Sectors { start: 0, count: 0, flow: Flow::Other, ..written() }))
 }
 
 #[test]
-fn a_commit_during_an_earlier_flush_is_none_of_a_request() {
-    let mut script = Script::new();
-    script.at(ROOT, What::SyncBegan(inode())).at(KERNEL, What::JournalCommits(device()));
-    script.at(ROOT, What::SyncEnded(inode())).begin(ROOT, 0).bio(ROOT);
-    script.at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
-    assert!(!script.end().requests[0].waited_for_journal);
+fn a_commit_of_others_is_not_waited_for_by_who_flushes_the_device() {
+    let forced = || (ROOT, What::LogForced);
+    assert!(waited(&[commit()]));
+    assert!(!waited(&[flush(), commit()]));
+    assert!(waited(&[commit(), flush()]), "too late for the commit to flush the data too");
+    assert!(!waited(&[(KERNEL, What::JournalCommits(Device::new(4001, 0)))]));
+    assert!(waited(&[forced()]));
+    assert!(waited(&[flush(), forced()]), "XFS with a log on another device");
+    assert!(!waited(&[(KERNEL, What::LogForced)]));
+    assert!(waited(&[flush(), (ROOT, What::LogSlept)]));
+}
+
+#[test]
+fn what_an_earlier_flush_waited_for_is_none_of_a_request() {
+    for event in [commit(), (ROOT, What::LogForced)] {
+        let mut script = Script::new();
+        script.at(ROOT, What::SyncBegan(inode())).at(event.0, event.1);
+        // XFS shows no end of it.
+        script.begin(ROOT, 0).at(KERNEL, What::JournalCommits(device())).bio(ROOT);
+        script.at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+        assert!(!script.end().requests[0].waited_for_journal);
+    }
 }
 
 #[test]
@@ -48,6 +65,25 @@ fn a_raw_request_whose_thread_an_interrupt_wakes_has_no_known_wake_up() {
     script.bio(ROOT).at(ROOT, raw).at(ROOT, What::BioDone(sectors(0)));
     let times = script.end().requests[0].times;
     assert!(times.woken.is_some() && times.woken == times.completed);
+}
+
+#[test]
+fn a_raw_request_of_several_bios_is_woken_like_one_of_one() {
+    let raw = |is_first| What::RawBio { request: 1, is_first, is_waited_for: None };
+    let wakes = |context: &dyn Fn(&mut Script, What)| {
+        let mut script = Script::new();
+        script.bio(ROOT).at(ROOT, raw(true));
+        let second = Sectors { start: 2048 + u64::from(LENGTH / 512), ..sectors(0) };
+        script.at(ROOT, What::BioQueued(second)).at(ROOT, raw(false));
+        for done in [sectors(0), second] {
+            context(&mut script, What::BioDone(done));
+        }
+        let request = script.end().requests[0].clone();
+        assert_eq!((request.door, request.context), (Door::Syscall, Some(Context::Task)));
+        request.times.woken
+    };
+    assert_eq!(wakes(&|script, what| _ = script.interrupt(0, 0, what)), None);
+    assert!(wakes(&|script, what| _ = script.at(ROOT, what)).is_some());
 }
 
 #[test]
