@@ -112,6 +112,9 @@ fn a_job_without_direct_io_has_a_note_in_each_form() {
     let note = "went through the page cache: the job has no direct=1; these are not figures of \
                 the disk";
     let mut bench = documents::one_cell();
+    for column in &mut bench.columns {
+        (column.program, column.engine) = ("fio".to_owned(), "psync".to_owned());
+    }
     for (is_direct, expected) in [(true, false), (false, true)] {
         bench.rows[0].job.is_direct = is_direct;
         assert_eq!(words(text_of(&bench, PLAIN)).contains(note), expected);

@@ -81,8 +81,11 @@ fn a_link_to_a_pipe_or_to_a_file_without_a_name() {
 
 #[test]
 fn a_file_that_has_fewer_bytes_than_its_size_says() {
-    let dir = dir();
-    let output = cp(&[], Path::new("/sys/kernel/uevent_seqnum"), &dir.path().join("target"));
+    let (dir, source) = (dir(), Path::new("/sys/kernel/uevent_seqnum"));
+    if !source.exists() {
+        return skip(Capability::Root, "this /sys is not the kernel's");
+    }
+    let output = cp(&[], source, &dir.path().join("target"));
     assert_refused(&output, &["fewer bytes than its size says", "`cat`"]);
     assert_eq!(names(dir.path()).len(), 0);
 }

@@ -10,6 +10,8 @@ use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use crate::dir::{Dir, Entry};
 use crate::failure::Failure;
 
+const IMMUTABLE: &str = "immutable";
+
 /// Refuses a target that cannot be replaced, or whose directory does not let names change. The
 /// target need not exist.
 pub fn check(target: &Entry) -> Result<(), Failure> {
@@ -28,8 +30,8 @@ pub fn check(target: &Entry) -> Result<(), Failure> {
 pub fn explained(entry: &Entry, failure: Failure) -> Failure {
     let is_refused = failure.cause == Errno::EPERM.to_string();
     match is_refused.then(|| set_on(&entry.dir, "", AtFlags::EMPTY_PATH)).flatten() {
-        Some(set) => refused(&entry.dir.path(), "directory", set),
-        None => failure,
+        Some(IMMUTABLE) => refused(&entry.dir.path(), "directory", IMMUTABLE),
+        _ => failure,
     }
 }
 
@@ -37,7 +39,7 @@ fn set_on(dir: &Dir, name: impl rustix::path::Arg, flags: AtFlags) -> Option<&'s
     let found = rustix::fs::statx(dir.as_fd(), name, flags, StatxFlags::empty()).ok()?;
     let set = found.stx_attributes & found.stx_attributes_mask;
     if set.contains(StatxAttributes::IMMUTABLE) {
-        Some("immutable")
+        Some(IMMUTABLE)
     } else if set.contains(StatxAttributes::APPEND) {
         Some("append-only")
     } else {

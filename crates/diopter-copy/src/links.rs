@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 use diopter::Errno;
 
+use crate::chattr;
 use crate::dir::{Entry, FileId, Remembered, id_of};
 use crate::failure::Failure;
 use crate::options::WhenThere;
@@ -85,6 +86,7 @@ pub fn make(first: &Entry, id: FileId, target: &Entry, existing: WhenThere) -> R
         }
         Some(_) => {}
     }
+    chattr::check(target)?;
     let name = temporary::unused_name(target)?;
     name.link(copy.as_fd()).map_err(failed)?;
     let renamed = match existing {

@@ -189,7 +189,7 @@ impl Content for Source {
 
     /// As in /sys, where files have the size of a page whatever they contain.
     fn ended_early(&self) -> Failure {
-        if !self.metadata.is_file() || !self.is_unchanged() {
+        if !self.metadata.is_file() || self.is_striped() || !self.is_unchanged() {
             return self.has_changed();
         }
         let cause = "it has fewer bytes than its size says";

@@ -62,6 +62,7 @@ pub fn replace(
 pub fn create(session: &mut Session<'_>, source: &Source, target: &Entry) -> Step<()> {
     let path = target.path();
     refuse_resume(session, &path)?;
+    chattr::check(target)?;
     session.begin_objects();
     let failed = |error: LayoutError| Failure::of_layout("writing", &error);
     let striping = source.file.striping().expect("the source is striped");

@@ -92,7 +92,7 @@ pub fn job_of(name: &str, options: &Options) -> Job {
         unknown.push("block_bytes");
     }
     set_pace(&mut job, options);
-    job.is_direct = is_set("direct");
+    job.is_direct = is_set("direct") || text("buffered") == Some("0");
     job.may_repeat_offsets = is_set("norandommap");
     job.seed = number("randseed").flatten().unwrap_or(0);
     let sync = text("sync").unwrap_or("none");

@@ -5,6 +5,10 @@ use super::label::Labels;
 use crate::document::{Bench, Cell, Column, Job};
 use crate::number::float;
 
+/// The engines of fio that read and write files.
+const FILE_ENGINES: [&str; 9] =
+    ["sync", "psync", "vsync", "pvsync", "pvsync2", "libaio", "io_uring", "posixaio", "mmap"];
+
 /// Places that a note names; more are counted.
 const PLACES_MAX: usize = 5;
 
@@ -17,14 +21,18 @@ pub(super) fn notes(bench: &Bench, labels: &Labels) -> Vec<String> {
             .columns
             .iter()
             .zip(&row.cells)
-            .filter(|(_, cell)| is_buffered(&row.job, cell))
+            .filter(|(column, cell)| is_buffered(column, &row.job, cell))
             .collect();
         if cells.is_empty() {
             continue;
         }
-        let place = match (cells.as_slice(), row.cells.len()) {
-            ([(column, _)], 2..) => format!("{label}, {}", column.label),
-            _ => label.clone(),
+        let measured = row.cells.iter().filter(|cell| !cell.samples.is_empty()).count();
+        let place = match cells.len() == measured {
+            true => label.clone(),
+            false => {
+                let columns: Vec<_> = cells.iter().map(|(column, _)| &*column.label).collect();
+                format!("{label}, {}", columns.join(", "))
+            }
         };
         let places = if row.job.is_direct { &mut fell_back } else { &mut asked };
         places.push(place);
@@ -46,9 +54,9 @@ pub(super) fn notes(bench: &Bench, labels: &Labels) -> Vec<String> {
     asked.into_iter().chain(fell_back).collect()
 }
 
-/// Returns true if most bytes of a measured cell went through the page cache. Where the routes are
-/// not known, as of fio, the job decides.
-fn is_buffered(job: &Job, cell: &Cell) -> bool {
+/// Returns true if most bytes of a measured cell went through the page cache. The routes of fio are
+/// not known: there the job decides, for the engines that have a page cache.
+fn is_buffered(column: &Column, job: &Job, cell: &Cell) -> bool {
     if cell.samples.is_empty() {
         return false;
     }
@@ -59,7 +67,8 @@ fn is_buffered(job: &Job, cell: &Cell) -> bool {
     if all > 0 {
         return float(buffered) * 2.0 > float(all);
     }
-    !job.is_direct && !job.unknown.iter().any(|name| name == "is_direct")
+    let has_cache = column.program == "fio" && FILE_ENGINES.contains(&&*column.engine);
+    has_cache && !job.is_direct && !job.unknown.iter().any(|name| name == "is_direct")
 }
 
 fn list(places: &[String]) -> String {
@@ -88,7 +97,8 @@ mod tests {
             let job = Job { name, is_direct: *is_direct, block_bytes: 4096, ..Job::default() };
             Row { job, cells: vec![Cell { samples, ..Cell::default() }] }
         };
-        let columns = vec![Column { label: "diopter".to_owned(), ..Column::default() }];
+        let [label, program, engine] = ["fio:psync", "fio", "psync"].map(str::to_owned);
+        let columns = vec![Column { label, program, engine, ..Column::default() }];
         Bench { columns, rows: rows.iter().map(row).collect(), ..Bench::default() }
     }
 
@@ -122,6 +132,19 @@ mod tests {
         bench.rows[0].job.unknown.clear();
         bench.rows[0].cells[0].samples.clear();
         assert_eq!(notes_of(&bench), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_engine_without_a_page_cache_and_a_column_that_was_direct_are_not_named() {
+        let mut of_fio = bench(&[("oltp", false, None)]);
+        of_fio.columns[0].engine = "io_uring_cmd".to_owned();
+        assert_eq!(notes_of(&of_fio), Vec::<String>::new());
+        let mut several = bench(&[("oltp", false, Some((0, 4096)))]);
+        let direct = bench(&[("oltp", false, Some((4096, 0)))]).rows[0].cells[0].clone();
+        several.columns.push(Column { label: "other".to_owned(), ..Column::default() });
+        several.rows[0].cells.push(direct);
+        let found = notes_of(&several);
+        assert!(found[0].starts_with("oltp: read 4k, fio:psync went"), "{found:?}");
     }
 
     #[test]

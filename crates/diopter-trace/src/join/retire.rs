@@ -92,7 +92,12 @@ impl Join {
         }
         let ended = times.completed.or(times.device_done).unwrap_or(times.begin);
         // No event shows the wake-up of a thread that waits in its system call.
-        let is_shown = has_wakes && pending.request.door != Door::Syscall;
+        let is_shown = has_wakes
+            && match pending.request.door {
+                Door::Syscall => false,
+                Door::Unknown => self.aio_processes.contains(&pending.process),
+                Door::Aio | Door::Uring => true,
+            };
         let is_awaited = is_shown && times.woken.is_none() && !pending.is_given_up;
         self.age(ended) > if is_awaited { WAKE_TIME } else { SETTLE_TIME }
     }

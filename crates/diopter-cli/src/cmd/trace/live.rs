@@ -342,12 +342,19 @@ fn contexts(counts: &Completions, requests: u64) -> String {
     shares.collect::<Vec<_>>().join(", ")
 }
 
+/// A rate; none where no time passed for the events.
 fn per_second(count: u64, elapsed: Duration) -> String {
+    if elapsed.is_zero() {
+        return "-".to_owned();
+    }
     let each = u128::from(count) * 1_000_000_000 / elapsed.as_nanos().max(1);
     each.to_string()
 }
 
 fn mib_per_second(bytes: u64, elapsed: Duration) -> String {
+    if elapsed.is_zero() {
+        return "-".to_owned();
+    }
     let tenths = (u128::from(bytes) * 10_000_000_000 / elapsed.as_nanos().max(1)) >> 20;
     format!("{}.{}", tenths / 10, tenths % 10)
 }
