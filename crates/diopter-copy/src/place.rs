@@ -115,7 +115,7 @@ pub fn of_destination(destination: Destination, open_as: OpenAs) -> Result<Place
     };
     let Some(found) = entry.look()? else {
         if is_named && is_among_devices(&entry.path()) {
-            let cause = "there is no such device, and a file there would be kept in memory";
+            let cause = "there is no such device, and a file there would take memory";
             let remedy = "check the name: `lsblk` lists the devices";
             return Err(Failure::of_rule("writing", &entry.path(), cause, remedy));
         }

@@ -275,3 +275,12 @@ pub struct TracedBio {
     /// Where its completion ran.
     pub context: Option<Context>,
 }
+
+impl TracedBio {
+    /// Returns the requests for the device that begin with a part of this bio; 0 if it was merged
+    /// into another one as a whole.
+    #[must_use]
+    pub fn device_requests(&self) -> u64 {
+        u64::from(self.pieces.max(1).saturating_sub(self.merged))
+    }
+}

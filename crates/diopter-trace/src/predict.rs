@@ -302,11 +302,9 @@ fn observe(
     if bios.is_empty() {
         return;
     }
-    let pieces: u64 = bios.iter().map(|bio| u64::from(bio.pieces.max(1))).sum();
-    let merged: u64 = bios.iter().map(|bio| u64::from(bio.merged)).sum();
     // One that was merged into another request as a whole is a part of that.
-    let pieces = pieces.saturating_sub(merged).max(u64::from(!bios.is_empty()));
-    widen((&mut prediction.device_requests_min, &mut prediction.device_requests_max), pieces);
+    let requests = bios.iter().map(|bio| bio.device_requests()).sum::<u64>().max(1);
+    widen((&mut prediction.device_requests_min, &mut prediction.device_requests_max), requests);
     let expected = device_requests(&bios, limits);
     let (least, most) = (
         &mut prediction.expected_device_requests_min,

@@ -184,11 +184,11 @@ impl Totals {
         bios: impl Iterator<Item = &'a TracedBio>,
         phases: &Phases,
     ) {
-        let (mut count, mut pieces, mut merged) = (0, 0, 0);
+        let (mut count, mut pieces) = (0, 0);
         for bio in bios {
             count += 1;
             pieces += u64::from(bio.pieces.max(1));
-            merged += u64::from(bio.merged);
+            self.device_requests += bio.device_requests();
             self.bios_bytes += bio.bytes;
             self.count_size(bio.bytes);
         }
@@ -197,7 +197,6 @@ impl Totals {
         self.requests += 1;
         self.bytes += bytes_moved(request);
         self.bios += count;
-        self.device_requests += pieces.saturating_sub(merged);
         self.split += u64::from(pieces > 1);
         self.reads_at_end += u64::from(is_at_end(request));
         self.buffered += u64::from(request.is_buffered);

@@ -82,7 +82,8 @@ pub struct Join {
     aio_processes: HashSet<u32>,
     /// Processes that are seen to have a ring.
     ring_processes: HashSet<u32>,
-    /// Threads that wait for a file to be synchronised.
+    /// Threads that wait for a file to be synchronised, each with the file system whose commits it
+    /// may wait for; `None` once it flushes the device itself.
     syncing: HashMap<u32, Option<Device>>,
     /// The only devices whose flushes count; empty for all.
     pub devices: Vec<Device>,
