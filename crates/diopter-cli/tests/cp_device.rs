@@ -77,6 +77,30 @@ fn a_full_disk_of_a_striped_file_is_named_with_what_its_objects_need() {
 }
 
 #[test]
+fn a_striped_copy_whose_disk_fills_up_on_the_way_fails_and_the_old_content_stays() {
+    let Some(disk) = device_of(32 * MIB) else { return };
+    let Some(disk) = mounted(disk, FileSystem::Ext4 { block: 4096, extra: &["-m0"] }) else {
+        return;
+    };
+    let (dir, source) = source_of(80 * MIB);
+    let target = dir.path().join("striped");
+    // The object with room is the first one: each write of several stripes is short, and none fails.
+    let objects = [dir.path(), disk.path()].map(|path| ObjectPlace::Dir(path.to_owned())).into();
+    let options = CreateOptions { objects, ..CreateOptions::default() };
+    StripedFile::create(&target, &options).unwrap();
+    std::fs::write(dir.path().join("old"), "old content").unwrap();
+    cp_well(&[], &dir.path().join("old"), &target);
+    let before = (names(dir.path()), names(disk.path()));
+    // With holes nothing is reserved: the disk fills up in the course of the copy.
+    let output = cp(&["--sparse=always"], &source, &target);
+    assert_refused(&output, &["cannot write", "ENOSPC", "free space"]);
+    assert_eq!((names(dir.path()), names(disk.path())), before);
+    let back = dir.path().join("back");
+    cp_well(&[], &target, &back);
+    assert_eq!(std::fs::read(&back).unwrap(), b"old content");
+}
+
+#[test]
 fn a_full_disk_is_reported_before_anything_is_written_and_nothing_is_left() {
     let Some(disk) = device_of(64 * MIB) else { return };
     let Some(disk) = mounted(disk, FileSystem::Ext4 { block: 4096, extra: &["-m0"] }) else {

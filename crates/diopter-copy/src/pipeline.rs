@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use diopter::engine::{BackendChoice, DepthReport};
 use diopter::{
-    BackendError, Engine, EngineOptions, Errno, Error, File, FinishedRequest, IoBuf, IoError,
-    Request, RequestId, RequestOp, SetupError,
+    BackendError, Engine, EngineOptions, Errno, Error, File, FileRange, FinishedRequest, IoBuf,
+    IoError, Request, RequestId, RequestOp, SetupError,
 };
 use diopter_core::engine::depth::Progress;
 
@@ -359,9 +359,15 @@ impl Pipeline {
         if finished.result.is_ok() {
             flow.moved.writes.add(&finished.route());
         }
-        let id = finished.id;
+        let (id, asked) = (finished.id, finished.range);
         let (result, memory) = finished.into_parts();
-        result.map_err(|error| Interruption::Write(named(target, error)))?;
+        let written = result.map_err(|error| Interruption::Write(named(target, error)))?.get();
+        if written < asked.length() {
+            // A striped file ran out of space. The range stays on the list: it is not done.
+            let rest = FileRange::new(asked.start() + written, asked.end());
+            let error = IoError::new(Errno::ENOSPC, rest, "write");
+            return Err(Interruption::Write(named(target, error)));
+        }
         let Writing { range, done_with, .. } = take_writing(flow, id);
         let memory = memory.expect("memory comes back from a write that went well");
         let memory = self.whole(memory);
@@ -397,8 +403,11 @@ impl Pipeline {
             };
             if finished.op == RequestOp::Write && finished.result.is_ok() {
                 flow.moved.writes.add(&finished.route());
+                let moved = finished.result.as_ref().map_or(0, |bytes| bytes.get());
                 let place = flow.writings.iter().position(|writing| {
-                    writing.id == finished.id && writing.done_with == length_of(&writing.range)
+                    writing.id == finished.id
+                        && moved == finished.range.length()
+                        && writing.done_with == length_of(&writing.range)
                 });
                 if let Some(place) = place {
                     flow.writings.swap_remove(place);
