@@ -103,6 +103,8 @@ pub struct dpt_completion {
 pub struct Completion {
     pub completion: dpt_completion,
     pub detail: Option<CString>,
+    /// Why it is not whole: what a caller loses that does not take it.
+    pub unseen: Option<Failure>,
 }
 
 /// Converts a finished request.
@@ -118,7 +120,7 @@ pub fn of(finished: FinishedRequest, user_data: u64) -> Completion {
         let failure = Failure::from(error);
         (i64::from(failure.code()), Some(failure.detail()))
     };
-    let moved = |bytes: diopter::Bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX);
+    let moved = |transfer: diopter::Transfer| i64::try_from(transfer.get()).unwrap_or(i64::MAX);
     let is_transfer = matches!(op, DPT_OP_READ | DPT_OP_WRITE);
     let outcome =
         if is_transfer { outcome_of(&finished.outcome()) } else { dpt_outcome::default() };
@@ -130,10 +132,11 @@ pub fn of(finished: FinishedRequest, user_data: u64) -> Completion {
         let (submitted, reaped) = (since(timing.submitted), since(timing.reaped));
         dpt_timing { submitted, reaped, finished: since(timing.finished) }
     });
-    let (result, detail) = finished.result.map_or_else(failure, |bytes| (moved(bytes), None));
+    let unseen = finished.check_whole().err().map(Failure::from);
+    let (result, detail) = finished.result.map_or_else(failure, |done| (moved(done), None));
     let completion =
         dpt_completion { user_data, result, op, route, outcome, timing, ..Default::default() };
-    Completion { completion, detail }
+    Completion { completion, detail, unseen }
 }
 
 fn outcome_of(outcome: &Outcome) -> dpt_outcome {

@@ -382,12 +382,9 @@ impl Entered<'_> {
         let state = &mut *self.0.state.borrow_mut();
         let mut first = None;
         loop {
-            for Completion { completion, detail } in state.ready.drain(..) {
-                if completion.result < 0 && completion.op != DPT_OP_READ {
-                    let errno = c_int::try_from(-completion.result).unwrap_or(libc::EIO);
-                    let detail = detail.unwrap_or_default().to_string_lossy().into_owned();
-                    first.get_or_insert(Failure::new(errno, detail));
-                }
+            for Completion { completion, unseen, .. } in state.ready.drain(..) {
+                let unseen = unseen.filter(|_| completion.op != DPT_OP_READ);
+                first = first.or(unseen);
             }
             if self.0.engine.in_flight() == 0 {
                 break;

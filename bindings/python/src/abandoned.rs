@@ -61,7 +61,7 @@ impl Abandoned {
     pub fn note(&self, file: &diopter::File, finished: FinishedRequest) {
         let (offset, length) = (finished.range.start(), finished.range.length());
         let outcome = PyOutcome::of(&finished.outcome());
-        let error = finished.result.err().map(|error| {
+        let error = finished.check_whole().err().map(|error| {
             let failure = Failure::from(diopter::Error::from(file.name_object(error)));
             (failure.errno, failure.message)
         });
@@ -149,7 +149,7 @@ impl Abandoned {
         let of_file = own.finished.into_iter().map(|finished| {
             let (offset, length) = (finished.range.start(), finished.range.length());
             let outcome = PyOutcome::of(&finished.outcome());
-            let error = finished.result.err().map(|error| {
+            let error = finished.check_whole().err().map(|error| {
                 let failure = Failure::from(diopter::Error::from(error));
                 (failure.errno, failure.message)
             });

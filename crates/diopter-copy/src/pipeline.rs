@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use diopter::engine::{BackendChoice, DepthReport};
 use diopter::{
-    BackendError, Engine, EngineOptions, Errno, Error, File, FileRange, FinishedRequest, IoBuf,
-    IoError, Request, RequestId, RequestOp, SetupError,
+    BackendError, Engine, EngineOptions, Errno, Error, File, FinishedRequest, IoBuf, IoError,
+    Request, RequestId, RequestOp, SetupError,
 };
 use diopter_core::engine::depth::Progress;
 
@@ -164,7 +164,7 @@ impl Pipeline {
         loop {
             let finished = self.engine.wait(WAIT_SLICE).map_err(Error::Backend)?;
             if let Some(finished) = finished.filter(|finished| finished.id == id) {
-                return finished.result.map(drop).map_err(Error::Io);
+                return finished.check_whole().map_err(Error::Io);
             }
         }
     }
@@ -284,12 +284,11 @@ impl Pipeline {
         watch: Watch<'_>,
     ) -> Result<(), Interruption> {
         let source = flow.transfer.source;
-        if finished.result.is_ok() {
-            flow.moved.reads.add(&finished.route());
-        }
         let id = finished.id;
-        let (result, memory) = finished.into_parts();
-        let bytes = result.map_err(|error| Interruption::Read(named(source, error)))?.get();
+        let read = finished.check_read();
+        let bytes = read.map_err(|error| Interruption::Read(named(source, error)))?;
+        flow.moved.reads.add(&finished.route());
+        let memory = finished.into_parts().1;
         let reading = flow.readings.iter_mut().find(|reading| reading.id == id);
         let reading = reading.expect("every read in flight is on the list");
         // More bytes are fine: the file has grown, which is noticed in the end, or it is a device.
@@ -356,18 +355,13 @@ impl Pipeline {
         finished: FinishedRequest,
     ) -> Result<(), Interruption> {
         let target = flow.transfer.target.expect("only a transfer with a target writes");
-        if finished.result.is_ok() {
+        if finished.is_whole() {
             flow.moved.writes.add(&finished.route());
         }
-        let (id, asked) = (finished.id, finished.range);
-        let (result, memory) = finished.into_parts();
-        let written = result.map_err(|error| Interruption::Write(named(target, error)))?.get();
-        if written < asked.length() {
-            // A striped file ran out of space. The range stays on the list: it is not done.
-            let rest = FileRange::new(asked.start() + written, asked.end());
-            let error = IoError::new(Errno::ENOSPC, rest, "write");
-            return Err(Interruption::Write(named(target, error)));
-        }
+        let id = finished.id;
+        let (whole, memory) = finished.into_whole();
+        // Otherwise the range stays on the list: it is not done.
+        whole.map_err(|error| Interruption::Write(named(target, error)))?;
         let Writing { range, done_with, .. } = take_writing(flow, id);
         let memory = memory.expect("memory comes back from a write that went well");
         let memory = self.whole(memory);
@@ -401,13 +395,10 @@ impl Pipeline {
                 // The memory is lost with the backend; so is the run.
                 Err(_) => return,
             };
-            if finished.op == RequestOp::Write && finished.result.is_ok() {
+            if finished.op == RequestOp::Write && finished.is_whole() {
                 flow.moved.writes.add(&finished.route());
-                let moved = finished.result.as_ref().map_or(0, |bytes| bytes.get());
                 let place = flow.writings.iter().position(|writing| {
-                    writing.id == finished.id
-                        && moved == finished.range.length()
-                        && writing.done_with == length_of(&writing.range)
+                    writing.id == finished.id && writing.done_with == length_of(&writing.range)
                 });
                 if let Some(place) = place {
                     flow.writings.swap_remove(place);
@@ -443,7 +434,7 @@ fn take_writing(flow: &mut Flow<'_>, id: RequestId) -> Writing {
 }
 
 fn take_flush(flow: &mut Flow<'_>, finished: FinishedRequest) -> Result<(), Interruption> {
-    finished.result.map_err(|error| Interruption::Flush(error.into()))?;
+    finished.check_whole().map_err(|error| Interruption::Flush(error.into()))?;
     if let Some(flushing) = flow.flushing.take_if(|flushing| flushing.id == finished.id) {
         flow.flushed = flushing.covers;
     }

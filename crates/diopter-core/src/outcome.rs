@@ -1,10 +1,85 @@
-//! Results of a request: `Outcome` (which ranges), `Route` (which path), `Timing` (when). Inline
-//! values for the common case, a list only where there is something to report.
+//! Results of a request: `Transfer` (whole or not), `Outcome` (which ranges), `Route` (which path),
+//! `Timing` (when). Inline values for the common case, a list only where there is something to
+//! report.
 
 use diopter_os::Errno;
 
 use crate::clock::Nanos;
-use crate::units::FileRange;
+use crate::error::{IoError, IoErrorKind};
+use crate::units::{Bytes, FileRange};
+
+/// How far a request without an error came. A part that is taken for the whole is lost data:
+/// [`FinishedRequest::check_whole`](crate::request::FinishedRequest::check_whole) makes an error of
+/// a transfer that stopped.
+#[must_use = "a request without an error may have stopped before its end"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Every byte was moved; 0 bytes for a sync.
+    Whole(Bytes),
+    /// The first bytes were moved, and not all of the others.
+    Stopped {
+        /// The number of bytes that were moved without a gap.
+        done: Bytes,
+        /// The reason.
+        why: StopReason,
+    },
+}
+
+/// Why a request without an error did not move all its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// A read met the end of the file.
+    EndOfFile,
+    /// A write to a striped file found no space, or was over quota.
+    NoSpace,
+    /// A write reached the limit of the process on the size of files (`RLIMIT_FSIZE`).
+    SizeLimit,
+    /// The kernel moved fewer bytes than asked, and
+    /// [`ShortPolicy::Return`](crate::policy::ShortPolicy::Return) does not ask again.
+    Short,
+}
+
+impl Transfer {
+    /// Returns the number of bytes that were moved, whole or not, as pread(2) and pwrite(2) do.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        match self {
+            Transfer::Whole(bytes) | Transfer::Stopped { done: bytes, .. } => bytes.get(),
+        }
+    }
+
+    /// Succeeds if every byte of `range` was moved. `what` is the operation, for the error.
+    ///
+    /// # Errors
+    /// The error of the bytes that were not moved.
+    pub fn check_whole(self, range: FileRange, what: &'static str) -> Result<(), IoError> {
+        match self {
+            Transfer::Whole(_) => Ok(()),
+            Transfer::Stopped { done, why } => {
+                let from = range.start().saturating_add(done.get()).min(range.end());
+                Err(why.error(FileRange::new(from, range.end()), what))
+            }
+        }
+    }
+}
+
+impl StopReason {
+    /// Returns the error of the bytes that were not moved, for a caller that wants all of them.
+    #[must_use]
+    pub fn error(self, rest: FileRange, what: &'static str) -> IoError {
+        match self {
+            StopReason::EndOfFile => {
+                IoError::new(Errno::ENODATA, rest, what).of_kind(IoErrorKind::UnexpectedEnd)
+            }
+            StopReason::NoSpace => IoError::new(Errno::ENOSPC, rest, what),
+            StopReason::SizeLimit => IoError::new(Errno::EFBIG, rest, what),
+            StopReason::Short => {
+                IoError::new(Errno::EIO, rest, what).of_kind(IoErrorKind::NoProgress)
+            }
+        }
+    }
+}
 
 /// The result of one range of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use diopter_os::{AnyBuf, OwnedBuf, OwnedBufMut, RwFlags};
 
 use crate::clock::Nanos;
 use crate::error::{AdmitError, IoError};
-use crate::outcome::{Outcome, RangeState, Route, Timing};
+use crate::outcome::{Outcome, RangeState, Route, StopReason, Timing, Transfer};
 use crate::units::{Bytes, FileOffset, FileRange};
 
 /// The operation of a request.
@@ -124,8 +124,8 @@ pub struct FinishedRequest {
     /// The memory back; `None` for a sync, for lent memory, and for memory that was lost with its
     /// backend. [`FinishedRequest::into_parts`] returns it as the type that it was.
     pub memory: Option<AnyBuf>,
-    /// Bytes moved, or the first error.
-    pub result: Result<Bytes, IoError>,
+    /// Whole, or how far it came and why; or the first error.
+    pub result: Result<Transfer, IoError>,
     /// True if all bytes went through an aligned buffer because of where the memory is.
     is_bounced: bool,
     /// Absent if all was done in one way, and no clock was read.
@@ -148,7 +148,7 @@ impl FinishedRequest {
         range: FileRange,
         memory: Option<AnyBuf>,
     ) -> FinishedRequest {
-        let result = Ok(Bytes::new(range.length()));
+        let result = Ok(Transfer::Whole(Bytes::new(range.length())));
         FinishedRequest { id, op, range, memory, result, is_bounced: false, detail: None }
     }
 
@@ -166,7 +166,7 @@ impl FinishedRequest {
     #[inline(never)]
     pub(crate) fn ended(
         self,
-        result: Result<Bytes, IoError>,
+        result: Result<Transfer, IoError>,
         outcome: Outcome,
         route: Route,
     ) -> FinishedRequest {
@@ -204,6 +204,35 @@ impl FinishedRequest {
         whole.ended(Err(error), Outcome::whole(range, state), Route::default())
     }
 
+    /// Returns true if every byte was moved.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        matches!(self.result, Ok(Transfer::Whole(_)))
+    }
+
+    /// Succeeds if every byte was moved.
+    ///
+    /// # Errors
+    /// The error of the request; of one that stopped before its end, that of the bytes which were
+    /// not moved: `NoSpace`, `TooLarge`, `UnexpectedEnd` or `NoProgress`, with their range.
+    pub fn check_whole(&self) -> Result<(), IoError> {
+        match &self.result {
+            Ok(transfer) => transfer.check_whole(self.range, self.op.name()),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    /// Returns how many bytes a read has moved: all, or those before the end of the file.
+    ///
+    /// # Errors
+    /// As [`FinishedRequest::check_whole`], if it stopped for another reason.
+    pub fn check_read(&self) -> Result<u64, IoError> {
+        match &self.result {
+            Ok(Transfer::Stopped { done, why: StopReason::EndOfFile }) => Ok(done.get()),
+            _ => self.check_whole().map(|()| self.range.length()),
+        }
+    }
+
     /// Returns the result of each range.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
@@ -232,18 +261,72 @@ impl FinishedRequest {
 
     /// Returns the result, and the memory as the type that the request was made with: `None` if
     /// there is no memory, or it is of another type.
-    pub fn into_parts<T: OwnedBuf>(self) -> (Result<Bytes, IoError>, Option<T>) {
+    ///
+    /// A dropped result does not compile:
+    ///
+    /// ```compile_fail
+    /// #![deny(unused_must_use)]
+    /// # use diopter_core::{error::IoError, request::FinishedRequest};
+    /// fn take(finished: FinishedRequest) -> Result<Option<Vec<u8>>, IoError> {
+    ///     let (result, memory) = finished.into_parts();
+    ///     result?;
+    ///     Ok(memory)
+    /// }
+    /// ```
+    pub fn into_parts<T: OwnedBuf>(self) -> (Result<Transfer, IoError>, Option<T>) {
         (self.result, self.memory.and_then(|memory| memory.downcast().ok()))
+    }
+
+    /// As [`FinishedRequest::into_parts`], with the result of [`FinishedRequest::check_whole`].
+    ///
+    /// ```
+    /// # use diopter_core::{error::IoError, request::FinishedRequest};
+    /// fn take(finished: FinishedRequest) -> Result<Option<Vec<u8>>, IoError> {
+    ///     let (result, memory) = finished.into_whole();
+    ///     result?;
+    ///     Ok(memory)
+    /// }
+    /// ```
+    pub fn into_whole<T: OwnedBuf>(self) -> (Result<(), IoError>, Option<T>) {
+        let whole = self.check_whole();
+        (whole, self.memory.and_then(|memory| memory.downcast().ok()))
     }
 }
 
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
     use super::*;
+    use crate::error::IoErrorKind;
 
     #[test]
     fn a_result_is_one_cache_line() {
         assert!(size_of::<FinishedRequest>() <= 64, "{}", size_of::<FinishedRequest>());
         assert_eq!(size_of::<Option<IoError>>(), 8);
+    }
+
+    #[test]
+    fn a_request_that_stopped_is_an_error_of_the_rest_where_the_whole_is_wanted() {
+        let range = FileRange::new(4096, 12_288);
+        let stopped = |op, why| {
+            let whole = FinishedRequest::whole((RequestId(1), op), range, None);
+            assert!(whole.is_whole() && whole.check_whole().is_ok());
+            assert_eq!(whole.check_read(), Ok(8192));
+            let result = Ok(Transfer::Stopped { done: Bytes::new(4096), why });
+            whole.ended(result, Outcome::whole(range, RangeState::Done), Route::default())
+        };
+        let write = |why| stopped(RequestOp::Write, why).check_whole().unwrap_err();
+        let rest = FileRange::new(8192, 12_288);
+        for (why, kind) in [
+            (StopReason::NoSpace, IoErrorKind::NoSpace),
+            (StopReason::SizeLimit, IoErrorKind::TooLarge),
+            (StopReason::Short, IoErrorKind::NoProgress),
+            (StopReason::EndOfFile, IoErrorKind::UnexpectedEnd),
+        ] {
+            assert_eq!((write(why).kind, write(why).range), (kind, rest), "{why:?}");
+            assert!(!stopped(RequestOp::Write, why).is_whole());
+        }
+        let read = |why| stopped(RequestOp::Read, why).check_read();
+        assert_eq!(read(StopReason::EndOfFile), Ok(4096));
+        assert_eq!(read(StopReason::Short).unwrap_err().range, rest);
     }
 }

@@ -253,8 +253,8 @@ impl Engine {
     /// engine.scope(|scope| {
     ///     let first = scope.read(&file, &mut left, 0)?;
     ///     let second = scope.read(&file, &mut right, 8)?; // both are in flight
-    ///     first.wait().result?;
-    ///     second.wait().result?;
+    ///     first.wait().check_whole()?;
+    ///     second.wait().check_whole()?;
     ///     Ok::<(), diopter::Error>(())
     /// })?;
     /// assert_eq!([&left[..], &right[..]].concat(), b"borrowed memory");

@@ -70,7 +70,9 @@ pub use diopter_core::engine::{EngineOptions, use_for_this_thread};
 pub use diopter_core::error::{
     AdmitError, AdmitErrorKind, BackendError, IoError, IoErrorKind, SetupError,
 };
-pub use diopter_core::outcome::{Outcome, RangeOutcome, RangeState, Route, Timing};
+pub use diopter_core::outcome::{
+    Outcome, RangeOutcome, RangeState, Route, StopReason, Timing, Transfer,
+};
 pub use diopter_core::policy::{Policies, Preset};
 pub use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 pub use diopter_core::units::{Bytes, FileOffset, FileRange};

@@ -168,10 +168,11 @@ impl<'f> Pair<'f> {
         let (side, length, read) = place.expect("every read in flight is on the list");
         let halted = |why| Halted { side, why };
         let buffered = finished.route().buffered;
-        let (result, memory) = finished.into_parts();
+        let moved = finished.check_read();
+        let memory = finished.into_parts().1;
         let file = self.sides[side].file;
         let named = |error| Interruption::Read(Error::from(file.name_object(error)));
-        let bytes = result.map_err(|error| halted(named(error)))?.get();
+        let bytes = moved.map_err(|error| halted(named(error)))?;
         if bytes < length {
             return Err(halted(Interruption::SourceChanged));
         }

@@ -219,10 +219,11 @@ impl<'f> EngineReads<'f> {
             }
         };
         self.buffered += finished.route().buffered;
-        let (result, memory) = finished.into_parts();
+        let read = finished.check_read();
+        let memory = finished.into_parts().1;
         let (offset, length) = (self.position, length_at(self.position, self.size));
         let named = |error| Interruption::Read(self.content.file().name_object(error).into());
-        let bytes = result.map_err(|error| self.stopped(named(error)))?.get();
+        let bytes = read.map_err(|error| self.stopped(named(error)))?;
         if bytes < length as u64 {
             return Err(self.stopped(Interruption::SourceChanged));
         }

@@ -146,7 +146,7 @@ impl Completer {
     ) {
         let Delivering { attached, facts, why, has_worker } = delivering;
         let Attached { completion, copy, .. } = attached;
-        let target = finished.result.is_err().then_some(target);
+        let target = (!finished.is_whole()).then_some(target);
         let job = Job { place, finished, completion, copy, facts, target, is_for_here: false };
         if has_worker {
             self.counters.count(why);

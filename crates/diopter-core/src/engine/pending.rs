@@ -13,7 +13,7 @@ use crate::engine::targets::TargetId;
 use crate::error::{ImageError, IoErrorKind};
 use crate::inode_lock::{Hold, Ticket};
 use crate::limits::{ATTEMPTS_MAX, ATTEMPTS_TIME_MAX};
-use crate::outcome::{DetourReason, RangeOutcome, Route, Timing};
+use crate::outcome::{DetourReason, RangeOutcome, Route, StopReason, Timing};
 use crate::request::RequestOp;
 use crate::stripe::{StridedRange, Striping};
 use crate::sync::Weak;
@@ -187,6 +187,8 @@ pub(crate) struct Report {
     pub(crate) route: Route,
     /// The first error of the window, in order of arrival.
     pub(crate) failure: Option<Failure>,
+    /// Why the request ended before its last byte without an error.
+    pub(crate) stopped: Option<StopReason>,
     /// The mapper's description of that error.
     pub(crate) finding: Option<Box<ImageError>>,
     /// The state of ranges, in addition to "done up to `at`".
@@ -277,6 +279,7 @@ impl Pending {
             report: Report {
                 route: Route::default(),
                 failure: None,
+                stopped: None,
                 finding: None,
                 parts: Vec::new(),
                 stripe_size: 0,
@@ -320,8 +323,8 @@ impl Pending {
         (*size, *touches_from, *leaves_hole) = (0, u64::MAX, false);
         self.durability = Durability::ByItsBio;
         self.attempts = Attempts::default();
-        let Report { route, failure, parts, stripe_size, .. } = &mut self.report;
-        (*route, *failure) = (Route::default(), None);
+        let Report { route, failure, stopped, parts, stripe_size, .. } = &mut self.report;
+        (*route, *failure, *stopped) = (Route::default(), None, None);
         parts.clear();
         *stripe_size = target.striping().map_or(0, Striping::stripe_size);
     }
@@ -331,7 +334,7 @@ impl Pending {
     pub(crate) fn end_single(&mut self) {
         self.at = self.range.end();
         self.report.route = Route::all_direct(self.range.length());
-        self.report.failure = None;
+        (self.report.failure, self.report.stopped) = (None, None);
         self.durability = Durability::ByItsBio;
         self.state = State::Ended;
     }

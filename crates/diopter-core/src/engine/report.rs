@@ -7,7 +7,7 @@ use crate::engine::next::{Next, Phase};
 use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
 use crate::error::IoError;
-use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
+use crate::outcome::{Outcome, RangeOutcome, RangeState, StopReason, Transfer, paint};
 use crate::request::RequestOp;
 use crate::stripe::StridedRange;
 use crate::units::{Bytes, FileRange};
@@ -104,23 +104,23 @@ pub fn result(pending: &mut Pending) -> Result<Bytes, IoError> {
     if pending.report.failure.is_none() {
         return Ok(Bytes::new(pending.at - pending.range.start()));
     }
-    conclude(pending).0
+    conclude(pending).0.map(|transfer| Bytes::new(transfer.get()))
 }
 
 /// The request's result and outcome, from everything that was noted.
-pub fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
+pub fn conclude(pending: &mut Pending) -> (Result<Transfer, IoError>, Outcome) {
+    let whole = Ok(Transfer::Whole(Bytes::new(pending.range.length())));
     if pending.report.failure.is_none() && pending.at == pending.range.end() {
-        let whole = Outcome::whole(pending.range, RangeState::Done);
-        return (Ok(Bytes::new(pending.range.length())), whole);
+        return (whole, Outcome::whole(pending.range, RangeState::Done));
     }
     let done = FileRange::new(pending.range.start(), pending.at);
     let stripe_size = pending.report.stripe_size;
     let Some(failure) = pending.report.failure else {
-        // A read that met the end of the file, a short transfer that the policy returns, or a write
-        // that ran out of space.
+        let why = pending.report.stopped.unwrap_or(StopReason::Short);
+        let stopped = Transfer::Stopped { done: Bytes::new(done.length()), why };
         paint(&mut pending.report.parts, RangeOutcome { range: done, state: RangeState::Done });
         let outcome = Outcome::of_parts(pending.range, &pending.report.parts, stripe_size);
-        return (Ok(Bytes::new(done.length())), outcome);
+        return (Ok(stopped), outcome);
     };
     let what = if failure.is_edge_read { EDGE_READ } else { pending.op.name() };
     let error = IoError::new(failure.errno, failure.range, what);
@@ -138,7 +138,7 @@ pub fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
     if pending.is_write() && outcome.is_all_done() {
         // The part that failed, or was cancelled, is a repetition of what an earlier attempt had
         // done already.
-        return (Ok(Bytes::new(pending.range.length())), outcome);
+        return (whole, outcome);
     }
     (Err(error), outcome)
 }

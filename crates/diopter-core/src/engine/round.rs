@@ -11,7 +11,7 @@ use crate::clock::Nanos;
 use crate::engine::completer::{Completer, Decision, Delivery};
 use crate::engine::core::Core;
 use crate::engine::flight::BioNote;
-use crate::engine::pending::State;
+use crate::engine::pending::{Report, State};
 use crate::engine::target::Target;
 use crate::engine::{copies, lock, overlap, report};
 use crate::limits::{COMPLETION_SLICE, WAIT_SLICE};
@@ -110,7 +110,8 @@ impl Core {
         let pending = &mut self.table.entries[place];
         pending.timing.finished = self.now;
         if !pending.is_discarded() {
-            if pending.is_write() && pending.report.failure.is_some() {
+            let Report { failure, stopped, .. } = &pending.report;
+            if pending.is_write() && (failure.is_some() || stopped.is_some()) {
                 pending.report.failed_on = Some(Arc::downgrade(target));
             }
             self.table.finished.push_back(place);

@@ -259,8 +259,8 @@ impl Target {
         self.settled()
     }
 
-    /// Makes the next flush of the file report a write that failed and whose result no caller
-    /// takes.
+    /// Makes the next flush of the file report a write that failed, or stopped before its end, and
+    /// whose result no caller takes.
     pub fn note_unseen(&self, finished: &FinishedRequest) {
         if finished.op == RequestOp::Write
             && let Some(errno) = errno_to_report(finished)
@@ -469,7 +469,7 @@ impl Target {
 /// The errno that the next flush reports: none for a write that its own caller cancelled before
 /// anything of it was tried.
 fn errno_to_report(finished: &FinishedRequest) -> Option<Errno> {
-    let errno = finished.result.as_ref().err()?.errno;
+    let errno = finished.check_whole().err()?.errno;
     (errno != Errno::ECANCELED || !is_untried(finished)).then_some(errno)
 }
 

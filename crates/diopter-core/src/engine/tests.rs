@@ -17,7 +17,6 @@ use crate::map::Identity;
 use crate::policy::Policies;
 use crate::request::{Request, RequestId};
 use crate::sync::{Arc, AtomicU32, Ordering};
-use crate::units::Bytes;
 
 const LONG: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
@@ -268,7 +267,7 @@ fn small_requests_with_misaligned_memory_are_in_the_device_together() {
         assert_eq!(engine.held().0, 64, "none waits for another one's bounce buffer");
         for read in reads {
             let done = read.wait();
-            assert_eq!((done.route().bounced, done.result.ok()), (4096, Some(Bytes::new(4096))));
+            assert_eq!((done.route().bounced, done.check_read().ok()), (4096, Some(4096)));
         }
     });
     let expected: Vec<u8> = (0..64 * BYTES).map(byte_at).collect();
@@ -276,7 +275,7 @@ fn small_requests_with_misaligned_memory_are_in_the_device_together() {
     engine.scope(|scope| {
         let block = &memory[BYTES..2 * BYTES];
         let done = scope.write(&target, block, 0).expect("admitted").wait();
-        assert_eq!((done.route().bounced, done.result.ok()), (4096, Some(Bytes::new(4096))));
+        assert_eq!((done.route().bounced, done.check_read().ok()), (4096, Some(4096)));
     });
     let written = world.with_disk(0, |disk| disk.live()[..2 * BYTES].to_vec());
     assert!(written == expected[BYTES..2 * BYTES].repeat(2));

@@ -11,7 +11,7 @@ use crate::engine::pending::Pending;
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES};
-use crate::outcome::DetourReason;
+use crate::outcome::{DetourReason, StopReason};
 use crate::policy::{Policies, RoutePolicy, SubmitPolicy};
 use crate::units::{FileRange, align_down, is_aligned, to_u32, to_u64, to_usize};
 
@@ -38,6 +38,7 @@ pub fn open(
     }
     if pending.is_write() && pending.room() == 0 && pending.at > pending.range.start() {
         // As with write(2) the request is short, and the next one fails.
+        pending.report.stopped = Some(StopReason::SizeLimit);
         return Next::Ended;
     }
     if pending.is_write()

@@ -342,15 +342,9 @@ impl<S: Sink> WriteBehind<S> {
         if finished.route().buffered > 0 {
             self.buffered_from = self.buffered_from.min(range.start());
         }
-        let (result, memory) = finished.into_parts::<IoBuf>();
-        match result {
-            Ok(moved) if moved.get() < range.length() => {
-                // Only out of space is short.
-                let rest = FileRange::new(range.start() + moved.get(), range.end());
-                self.fail(IoError::new(Errno::ENOSPC, rest, "write").into());
-            }
-            Ok(_) => {}
-            Err(error) => self.fail(error.into()),
+        let (whole, memory) = finished.into_whole::<IoBuf>();
+        if let Err(error) = whole {
+            self.fail(error.into());
         }
         if let Some(mut memory) = memory {
             memory.restore(to_usize(self.shape.buffer_bytes));

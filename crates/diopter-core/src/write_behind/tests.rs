@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::*;
 use crate::error::{AdmitError, AdmitErrorKind, IoErrorKind};
-use crate::outcome::Route;
+use crate::outcome::{Route, StopReason, Transfer};
 use crate::request::{RequestId, RequestOp};
 use crate::units::Bytes;
 
@@ -86,7 +86,11 @@ impl Scripted {
         let name = (RequestId(to_u64(number)), RequestOp::Write);
         let memory = script.memory[number].take().map(diopter_os::AnyBuf::new);
         let outcome = Outcome::of_parts(range, &[done], 0);
-        let (result, route) = (Ok(Bytes::new(moved)), Route::all_direct(moved));
+        let transfer = match moved == range.length() {
+            true => Transfer::Whole(Bytes::new(moved)),
+            false => Transfer::Stopped { done: Bytes::new(moved), why: StopReason::NoSpace },
+        };
+        let (result, route) = (Ok(transfer), Route::all_direct(moved));
         let finished = FinishedRequest::whole(name, range, memory).ended(result, outcome, route);
         script.replies[number] = Some(Ok(finished));
     }

@@ -26,7 +26,8 @@ use diopter_core::bio::object_queues::ObjectQueues;
 use diopter_core::engine::hybrid::HybridCounters;
 use diopter_core::engine::target::{Directness, Target};
 use diopter_core::engine::{Core, admit, blocking_order, start_on, with_thread_engine};
-use diopter_core::error::{AdmitError, AdmitErrorKind, FailedObject, IoError, IoErrorKind};
+use diopter_core::error::{AdmitError, AdmitErrorKind, FailedObject, IoError};
+use diopter_core::outcome::StopReason;
 use diopter_core::plan::{Plan, PlanQuery};
 use diopter_core::policy::MergePolicy;
 use diopter_core::request::{Refused, Request, RequestOp};
@@ -133,8 +134,7 @@ impl File {
         }
         let missing =
             FileRange::new(offset.saturating_add(to_u64(n)), offset.saturating_add(to_u64(wanted)));
-        let error = IoError::new(Errno::ENODATA, missing, "read past the end of the file");
-        Err(error.of_kind(IoErrorKind::UnexpectedEnd).into())
+        Err(StopReason::EndOfFile.error(missing, "read past the end of the file").into())
     }
 
     /// Reads into several buffers in order; as [`File::read_at`] otherwise.
@@ -209,7 +209,13 @@ impl File {
             return Err(AdmitError::new(AdmitErrorKind::NotAtomic, range, why).into());
         }
         let range = (offset, to_u64(buf.len()));
-        self.transfer(RequestOp::Write, Lent::Take(buf), range, RwFlags::ATOMIC).map(|_| ())
+        let done = self.transfer(RequestOp::Write, Lent::Take(buf), range, RwFlags::ATOMIC)?;
+        if done == buf.len() {
+            return Ok(());
+        }
+        // Only the limit of the process on the size of files makes a write of one bio short.
+        let rest = FileRange::new(offset + to_u64(done), offset + to_u64(buf.len()));
+        Err(StopReason::SizeLimit.error(rest, "atomic write").into())
     }
 
     fn transfer(

@@ -328,7 +328,7 @@ fn strict_refuses_what_would_be_buffered_before_any_byte_moves() {
     let refused = bench.engine.start(&bench.target, Request::write(0, memory(1000, 1)));
     assert_eq!(refused.expect_err("its end is buffered").error.kind, AdmitErrorKind::WouldBuffer);
     assert_eq!(bench.world.with_disk(0, |disk| disk.live().len()), 0);
-    bench.run(Request::write(0, memory(4096, 1))).result.expect("whole blocks are direct");
+    bench.run(Request::write(0, memory(4096, 1))).check_whole().expect("whole blocks are direct");
     let inside = bench.run(Request::write(7, memory(1000, 2)));
     assert_eq!(inside.route().bounced, 1000, "inside the file edges are read and written direct");
 }

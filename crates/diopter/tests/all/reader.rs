@@ -268,7 +268,7 @@ fn readers_that_are_dropped_leave_no_request_behind() {
         });
         let all: Vec<_> = all.collect();
         for request in all {
-            request.wait().result.unwrap();
+            request.wait().check_whole().unwrap();
         }
     });
 }

@@ -73,7 +73,7 @@ impl Bench {
     fn run(&self, request: Request) -> diopter::Route {
         self.engine.start(&self.target, request).unwrap();
         let finished = self.engine.wait(Duration::from_secs(3600)).unwrap().unwrap();
-        finished.result.clone().unwrap();
+        finished.check_whole().unwrap();
         finished.route()
     }
 
@@ -351,7 +351,7 @@ fn where_the_flag_is_refused_a_stream_is_read_and_written_all_the_same() {
                 memory
             };
             let offset = u64::try_from(at * block.len()).unwrap();
-            file.request(Request::write(offset, memory)).unwrap().wait().result.unwrap();
+            file.request(Request::write(offset, memory)).unwrap().wait().check_whole().unwrap();
         }
         let mut read = vec![0; expected.len()];
         for (at, piece) in read.chunks_mut(block).enumerate() {

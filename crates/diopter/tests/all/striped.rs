@@ -9,7 +9,8 @@ use std::time::Duration;
 use altered::Altered;
 use diopter::engine::{DepthPolicy, MergePolicy, SubmitPolicy};
 use diopter::{
-    AdmitErrorKind, Errno, FileRange, FinishedRequest, Policies, Preset, RangeState, Request,
+    AdmitErrorKind, Bytes, Errno, FileRange, FinishedRequest, Policies, Preset, RangeState,
+    Request, StopReason, Transfer,
 };
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, SimObject, World};
 use diopter_core::backend::{BackingObject, Checked};
@@ -69,11 +70,8 @@ impl Plan {
     fn set_up(self) -> Bench {
         let disks = self.capacities.iter().map(|capacity| Disk::new(*capacity, 512, 512));
         let world = World::new(disks.collect());
-        let slab = Engine::slab();
         let config = SimConfig { faults: self.faults, faulty: self.faulty, ..SLOW };
-        let sim = Box::new(Sim::new(&slab, &world, config));
-        let backend = Box::new(Checked::new(sim, &slab));
-        let engine = Engine::on_backend(slab, backend, self.policies);
+        let engine = Plan::engine(&world, config, self.policies);
         let count = self.capacities.len();
         let striping = Striping::new(self.stripe_size, count).expect("a striping");
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
@@ -81,6 +79,13 @@ impl Plan {
             .map(|number| Arc::new(world.object(number)) as Arc<dyn BackingObject>);
         let target = Target::striped(backings.collect(), striping, blocks, self.access);
         Bench { world, striping, engine, target }
+    }
+
+    fn engine(world: &World, config: SimConfig, policies: Policies) -> Engine {
+        let slab = Engine::slab();
+        let sim = Box::new(Sim::new(&slab, world, config));
+        let backend = Box::new(Checked::new(sim, &slab));
+        Engine::on_backend(slab, backend, policies)
     }
 }
 
@@ -203,13 +208,35 @@ fn without_space_for_the_first_stripe_nothing_is_written_and_the_size_stays_0() 
 fn without_space_for_the_second_stripe_exactly_the_first_is_written() {
     let bench = Plan { capacities: vec![64 * MIB, 0, 64 * MIB, 0], ..Plan::default() }.set_up();
     let finished = bench.run(Request::write(0, memory(8 * MIB, 7)));
-    assert_eq!(finished.result.as_ref().map(|moved| moved.get()), Ok(MIB));
+    let stopped = Transfer::Stopped { done: Bytes::new(MIB), why: StopReason::NoSpace };
+    assert_eq!(finished.result, Ok(stopped));
+    let error = finished.check_whole().expect_err("it is not whole");
+    assert_eq!((error.errno, error.range), (Errno::ENOSPC, FileRange::new(MIB, 8 * MIB)));
     assert_eq!(bench.size(), MIB);
     assert_eq!(bench.object_sizes(), [MIB, 0, 0, 0]);
     assert!(bench.world.with_disk(0, |disk| disk.live().iter().all(|byte| *byte == 7)));
     let parts = states(&finished);
     assert_eq!(parts[..2], [(0, 1, RangeState::Done), (1, 2, RangeState::Failed(Errno::ENOSPC))]);
     assert!(parts[2..].iter().all(|part| part.2 == RangeState::NotTried), "{parts:?}");
+}
+
+#[test]
+fn a_short_write_whose_result_no_caller_takes_fails_the_next_flush() {
+    for rounds in [0, 100] {
+        let bench = Plan { capacities: vec![64 * MIB, 0], ..Plan::default() }.set_up();
+        let started = bench.engine.start(&bench.target, Request::write(0, memory(8 * MIB, 7)));
+        started.expect("admitted");
+        // With no round it is in flight when its engine is dropped; with many its result is there.
+        for _ in 0..rounds {
+            bench.engine.tick();
+        }
+        drop(bench.engine);
+        let engine = Plan::engine(&bench.world, SLOW, Policies::default());
+        engine.start(&bench.target, Request::sync_data()).expect("admitted");
+        let flushed = engine.wait(LONG).expect("the backend is there").expect("it finishes");
+        let errno = flushed.check_whole().map_err(|error| error.errno);
+        assert_eq!(errno, Err(Errno::ENOSPC), "after {rounds} rounds");
+    }
 }
 
 /// Whatever window of the request meets the end of the space.

@@ -391,7 +391,7 @@ fn requests_of_the_thread_on_the_same_blocks_do_not_stop_a_writer() {
     let mut writer = file.writer_with(100, tight());
     writer.write_all(&[3; 50_000]).unwrap();
     writer.flush().unwrap();
-    other.wait().result.unwrap();
+    other.wait().check_whole().unwrap();
     let bytes = read_all(&finish(writer));
     check(&bytes[..100], &[2; 100]);
     check(&bytes[100..50_100], &[3; 50_000]);

@@ -114,7 +114,7 @@ impl Objects {
                 .map_err(|refused| Trouble::Run(refused.error.to_string()))?;
             let done = engine.wait(PATIENCE).map_err(|error| Trouble::Run(error.to_string()))?;
             let done = done.ok_or_else(|| Trouble::Run("the cluster does not reply".to_owned()))?;
-            done.result
+            done.check_whole()
                 .map_err(|error| Trouble::Run(format!("fill {}: {error}", self.place.name)))?;
         }
         Ok(())

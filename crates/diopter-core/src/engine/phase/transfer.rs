@@ -15,7 +15,7 @@ use crate::engine::target::Target;
 use crate::engine::{copies, window};
 use crate::extent::ObjectIndex;
 use crate::limits::{BIO_BYTES_MAX, COPY_BYTES_INLINE_MAX};
-use crate::outcome::{RangeOutcome, RangeState};
+use crate::outcome::{RangeOutcome, RangeState, StopReason};
 use crate::policy::{BoundaryPolicy, CompletionPolicy, MergePolicy, Policies, ShortPolicy};
 use crate::stripe::StridedRange;
 use crate::units::{FileRange, align_up, is_aligned, to_u32, to_u64, to_usize};
@@ -278,10 +278,11 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
     } else if pending.is_write() && pending.window.is_serial {
         note_written(pending, target);
     }
-    if !is_whole && is_the_end(pending, target, end, short) {
+    if !is_whole && let Some(why) = stop_reason(pending, target, end, short) {
         if !pending.is_write() && short == ShortPolicy::Resubmit && target.is_cut_off(end.at) {
             return pending.fail(Errno::EUCLEAN, FileRange::new(pending.at, window.end()));
         }
+        pending.report.stopped = Some(why);
         Next::Ended
     } else if useful > 0 {
         Next::Window
@@ -308,20 +309,22 @@ struct MovedTo {
     is_end_of_file: bool,
 }
 
-/// Returns true if an incomplete window is nevertheless the last one.
-fn is_the_end(pending: &Pending, target: &Target, end: MovedTo, short: ShortPolicy) -> bool {
+/// Returns why an incomplete window is nevertheless the last one; `None` if it is not.
+fn stop_reason(
+    pending: &Pending,
+    target: &Target,
+    end: MovedTo,
+    short: ShortPolicy,
+) -> Option<StopReason> {
     let out_of_space = |bio: &BioEnd| bio.result.is_err_and(is_no_space);
-    if end.is_end_of_file || pending.window.ends.iter().any(out_of_space) {
-        return true;
+    if end.is_end_of_file {
+        return Some(StopReason::EndOfFile);
+    }
+    if pending.window.ends.iter().any(out_of_space) {
+        return Some(StopReason::NoSpace);
     }
     if pending.window.ends.iter().any(|bio| bio.result.is_err()) {
-        return false;
-    }
-    if short == ShortPolicy::Return {
-        return true;
-    }
-    if target.striping().is_some() {
-        return false;
+        return None;
     }
     // A read that ends within a block has met the end of the file: no more can be requested at that
     // offset. One that ends on a block may just be short; the next read decides, and at the end of
@@ -330,7 +333,13 @@ fn is_the_end(pending: &Pending, target: &Target, end: MovedTo, short: ShortPoli
         Way::Direct | Way::Bounced(_) => target.blocks.read,
         Way::Buffered(_) => 1,
     };
-    !pending.is_write() && (end.at == pending.window.span.start() || !is_aligned(end.at, unit))
+    let has_met_end = !pending.is_write()
+        && target.striping().is_none()
+        && (end.at == pending.window.span.start() || !is_aligned(end.at, unit));
+    if has_met_end {
+        return Some(StopReason::EndOfFile);
+    }
+    (short == ShortPolicy::Return).then_some(StopReason::Short)
 }
 
 /// XFS keeps space reserved behind the end of a file that grew through the page cache, and since

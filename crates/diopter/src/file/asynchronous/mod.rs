@@ -26,9 +26,10 @@ use std::task::{Context, Poll, Waker, ready};
 use diopter_core::engine::abandoned::AbandonedWrites;
 use diopter_core::engine::target::Target;
 use diopter_core::error::IoError;
-use diopter_core::request::{Refused, Request, RequestOp};
+use diopter_core::outcome::Transfer;
+use diopter_core::request::{Request, RequestOp};
 use diopter_core::sync::Arc;
-use diopter_core::units::{Bytes, FileRange, to_usize};
+use diopter_core::units::{FileRange, to_usize};
 use diopter_os::{AnyBuf, IoBuf, OwnedBuf, OwnedBufMut, fork};
 
 use crate::error::Result;
@@ -250,7 +251,8 @@ impl<T: OwnedBuf> Future for TransferFuture<T> {
     }
 }
 
-fn as_length(result: std::result::Result<Bytes, IoError>) -> Result<usize> {
+/// A count, as [`File::read_at`] and [`File::write_at`] return it.
+fn as_length(result: std::result::Result<Transfer, IoError>) -> Result<usize> {
     Ok(to_usize(result?.get()))
 }
 
@@ -273,12 +275,10 @@ impl Future for SyncFuture {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let output = ready!(Pin::new(&mut self.request).poll(cx));
-        Poll::Ready(output.map_err(|refused: Box<Refused>| refused.error.into()).and_then(
-            |finished| {
-                finished.result?;
-                Ok(())
-            },
-        ))
+        Poll::Ready(match output {
+            Ok(finished) => Ok(finished.check_whole()?),
+            Err(refused) => Err(refused.error.into()),
+        })
     }
 }
 

@@ -86,9 +86,10 @@ impl Job for Reads {
     }
 
     fn finished(&mut self, group: Group, finished: FinishedRequest) {
-        let (result, part) = finished.into_parts::<BufPart>();
-        let (bytes, part) = match (result, part) {
-            (Ok(bytes), Some(part)) => (bytes.get(), Arc::new(part)),
+        let read = finished.check_read();
+        let part = finished.memory.and_then(|memory| memory.downcast::<BufPart>().ok());
+        let (bytes, part) = match (read, part) {
+            (Ok(bytes), Some(part)) => (bytes, Arc::new(part)),
             (Ok(_), None) => {
                 let error = IoError::new(Errno::EIO, group.range, "read");
                 return self.fail(&group, error.into());

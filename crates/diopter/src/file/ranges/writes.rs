@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use diopter_core::error::IoError;
+use diopter_core::outcome::Transfer;
 use diopter_core::request::{FinishedRequest, Request};
 use diopter_core::units::{FileRange, to_u64, to_usize};
-use diopter_os::{BufPart, Errno};
+use diopter_os::BufPart;
 
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -116,19 +117,18 @@ impl<T: AsRef<[u8]>> Job for Writes<T> {
 
     fn finished(&mut self, group: Group, finished: FinishedRequest) {
         match finished.result {
-            Ok(bytes) if bytes.get() == group.range.length() => {
+            Ok(Transfer::Whole(_)) => {
                 let indices = self.order[group.members].iter();
                 self.results.extend(indices.map(|index| (*index, Ok(()))));
             }
-            // Only a striped file without space, and the limit of the process on the size of files,
-            // make a write short. The error is that of the rest.
-            Ok(bytes) if bytes.get() > 0 && group.members.len() == 1 => {
-                let start = group.range.start() + bytes.get();
+            // The error is that of the rest, which is written alone.
+            Ok(Transfer::Stopped { done, .. }) if done.get() > 0 && group.members.len() == 1 => {
+                let start = group.range.start() + done.get();
                 let range = FileRange::new(start, group.range.end());
                 self.again.push_front(Group { range, ..group });
             }
-            Ok(_) => {
-                let error = IoError::new(Errno::ENOSPC, group.range, "write");
+            Ok(Transfer::Stopped { why, .. }) => {
+                let error = why.error(group.range, finished.op.name());
                 self.fail(&group, error.into());
             }
             Err(error) => self.fail(&group, error.into()),

@@ -105,9 +105,9 @@ fn t2_02_on_the_simulator_what_can_t_be_known_counts_as_cached() {
 fn what_a_write_changes_beside_its_bytes_sends_it_to_a_worker() {
     let bench = Bench::new(CompletionPolicy::Linux7_0);
     bench.load(MIB);
-    bench.run(Request::write(MIB, memory(4096, 1))).result.expect("longer");
+    bench.run(Request::write(MIB, memory(4096, 1))).check_whole().expect("longer");
     assert_eq!(bench.count(CompletionReason::Extends), 1);
-    bench.run(Request::read(0, memory(4096, 1))).result.expect("a read");
+    bench.run(Request::read(0, memory(4096, 1))).check_whole().expect("a read");
     assert_eq!(bench.count(CompletionReason::Read), 1);
     let dir = tempfile::tempdir().expect("a directory");
     if written_file(dir.path()).is_none() {

@@ -75,7 +75,7 @@ impl Busy {
     /// Takes what is there by now, and starts as much again.
     fn turn(&mut self) {
         while let Some(done) = self.engine.wait(SLICE).expect("the backend is there") {
-            done.result.expect("it is written");
+            done.check_whole().expect("it is written");
             self.served += 1;
             self.start();
             if self.engine.in_flight() as u64 >= DEPTH {
@@ -95,7 +95,7 @@ fn check_served(pages: u64) {
     for _ in 0..ROUNDS_MAX {
         // It asks for its place now, if it has not yet.
         if let Some(done) = other.wait(SLICE).expect("the backend is there") {
-            done.result.expect("it is written");
+            done.check_whole().expect("it is written");
             served_before = Some(busy.served);
             break;
         }

@@ -34,8 +34,8 @@ fn keep_writing(file: &File, seed: u64, written: &AtomicU64, is_over: &AtomicBoo
     }
     let mut at = DEPTH as u64;
     while let Some(done) = engine.wait(Duration::from_secs(60)).unwrap() {
-        let (result, memory) = done.into_parts();
-        result.unwrap();
+        let (whole, memory) = done.into_whole();
+        whole.unwrap();
         written.fetch_add(1, Ordering::Relaxed);
         if !is_over.load(Ordering::Relaxed) {
             start(at, memory.unwrap());

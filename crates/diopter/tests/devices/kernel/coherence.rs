@@ -127,7 +127,7 @@ fn a_buffered_read_sees_what_diopter_wrote(row: &Row) {
         } else {
             let mut memory = IoBuf::new(length).unwrap();
             memory.fill(value);
-            file.request(Request::write(offset, memory)).unwrap().wait().result.unwrap();
+            file.request(Request::write(offset, memory)).unwrap().wait().check_whole().unwrap();
         }
         plain.read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!(difference(&bytes, &expected), None, "{offset}+{length}");

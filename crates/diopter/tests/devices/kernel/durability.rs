@@ -39,7 +39,7 @@ fn a_durable_write_flushes_the_device(row: &Row) {
             flushes(&what, &|| {
                 let mut request = Request::write(offset, IoBuf::new(length).unwrap());
                 request.flags = flags;
-                plain.request(request).unwrap().wait().result.unwrap();
+                plain.request(request).unwrap().wait().check_whole().unwrap();
             });
         }
     }
@@ -65,7 +65,7 @@ fn a_sync_flushes_the_device(row: &Row) {
         assert!(row.device().flushes() > before);
         file.write_all_at(&vec![1; length], 16_384).unwrap();
         let before = row.device().flushes();
-        file.request(Request::sync_data()).unwrap().wait().result.unwrap();
+        file.request(Request::sync_data()).unwrap().wait().check_whole().unwrap();
         assert!(row.device().flushes() > before);
     }
 }

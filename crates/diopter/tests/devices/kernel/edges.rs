@@ -130,7 +130,7 @@ fn a_hole_leaves_writes_alone(row: &Row) {
         write(49_152, 1024, 3);
         write(53_500, 100, 4);
         while let Some(finished) = engine.wait(Duration::from_secs(60)).unwrap() {
-            finished.result.unwrap();
+            finished.check_whole().unwrap();
         }
         assert_eq!(sync_file_range_wait(witness.as_fd(), 1 << 40, 1), Ok(()), "no collision");
         assert_eq!(difference(&on_the_device(row, &path), &expected), None);
@@ -206,7 +206,7 @@ fn an_edge_and_a_block_apart(row: &Row) {
                 if is_queued {
                     // XFS lets buffered writes go on while the device works.
                     let request = file.request(Request::write(at, memory)).unwrap();
-                    request.wait().result.unwrap();
+                    request.wait().check_whole().unwrap();
                 } else {
                     file.write_all_at(&memory, at).unwrap();
                 }

@@ -59,7 +59,7 @@ fn a_watched_file_is_never_too_long(row: &Row) {
                 _ if appends => append.write_all_at(&memory, 0).unwrap(),
                 0 => {
                     let finished = file.request(Request::write(start, memory)).unwrap().wait();
-                    finished.result.unwrap();
+                    finished.check_whole().unwrap();
                 }
                 _ => file.write_all_at(&memory, start).unwrap(),
             }

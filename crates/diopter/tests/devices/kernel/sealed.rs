@@ -118,7 +118,11 @@ fn the_first_growing_write_unseals(row: &Row) {
     assert!(!stays_sealed(&subject, &both, write(4 * STRIPE_SIZE, 65_536)), "the last stripe");
     assert!(!stays_sealed(&subject, &both, |file| {
         let memory = IoBuf::new(4096).unwrap();
-        file.request(Request::write(8 * STRIPE_SIZE, memory)).unwrap().wait().result.unwrap();
+        file.request(Request::write(8 * STRIPE_SIZE, memory))
+            .unwrap()
+            .wait()
+            .check_whole()
+            .unwrap();
     }));
     let append = as_it_is().append(true).clone();
     assert!(!stays_sealed(&subject, &append, write(0, 10)), "an append");
@@ -149,7 +153,7 @@ fn the_first_growing_write_unseals(row: &Row) {
     stays_sealed(&hole, &both, |file| {
         let mut memory = IoBuf::new(900).unwrap();
         memory.fill(2);
-        file.request(Request::write(0, memory)).unwrap().wait().result.unwrap();
+        file.request(Request::write(0, memory)).unwrap().wait().check_whole().unwrap();
     });
 }
 

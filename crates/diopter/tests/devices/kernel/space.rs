@@ -106,7 +106,7 @@ fn set_len_comes_after_the_threads_writes(row: &Row) {
         }
         file.set_len(5000).unwrap();
         for request in in_flight {
-            request.wait().result.unwrap();
+            request.wait().check_whole().unwrap();
         }
         assert_eq!(file.size().unwrap(), 5000, "the writes came before, ticks: {ticks}");
     }
@@ -124,7 +124,7 @@ fn set_len_comes_after_an_engines_writes(row: &Row) {
         }
         file.set_len(5000).unwrap();
         while let Some(finished) = engine.wait(WAIT_MAX).unwrap() {
-            finished.result.unwrap();
+            finished.check_whole().unwrap();
         }
         assert_eq!(file.size().unwrap(), 5000, "the writes came before, ticks: {ticks}");
     }
@@ -149,7 +149,7 @@ fn sync_comes_last(row: &Row, file: &File, other: &File) {
     let later = engine.start(file, Request::write(0, IoBuf::new(512).unwrap())).unwrap();
     let mut order = Vec::new();
     while let Some(finished) = engine.wait(WAIT_MAX).unwrap() {
-        finished.result.unwrap();
+        finished.check_whole().unwrap();
         order.push(finished.id);
     }
     let place = |id| order.iter().position(|its| *its == id).expect("it finished");
@@ -175,6 +175,6 @@ fn dropping_a_file_ends_what_is_in_flight(row: &Row) {
         assert!(bytes[start..start + length].iter().all(|byte| *byte == 9));
     }
     for request in in_flight {
-        request.wait().result.unwrap();
+        request.wait().check_whole().unwrap();
     }
 }

@@ -179,7 +179,7 @@ fn write_queued(file: &File, stripes: &mut [Stripe], prng: &mut Prng) {
         in_flight.push(file.request(Request::write(stripe.offset, memory)).unwrap());
     }
     for request in in_flight {
-        request.wait().result.unwrap();
+        request.wait().check_whole().unwrap();
     }
 }
 
