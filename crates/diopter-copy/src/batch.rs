@@ -11,7 +11,7 @@ use std::rc::Rc;
 use diopter::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::dir::{Dir, Entry, FileId, Inode, id_of};
+use crate::dir::{Dir, Entry, Inode, SourceKey};
 use crate::failure::{Failure, Stop};
 use crate::flushes::{self, FlushId, Flushes};
 use crate::preserve;
@@ -72,7 +72,7 @@ pub struct Batch {
     waiting: Vec<Option<Waiting>>,
     free: Vec<FlushId>,
     /// The flushes of files that have further names, by their sources.
-    linked: BTreeMap<FileId, FlushId>,
+    linked: BTreeMap<SourceKey, FlushId>,
     /// Directories that were left, until each file in them has its name.
     left: Vec<Rc<Level>>,
     /// Descriptors and bytes in `waiting`.
@@ -134,7 +134,7 @@ impl Batch {
         let file = small.share();
         self.descriptors += 1;
         self.bytes += small.size;
-        let source = session.keeps_links_of(&small.source).then(|| id_of(&small.source));
+        let source = session.keeps_links_of(&small.source).then(|| SourceKey::of(&small.source));
         let named = Named { small, level: Rc::clone(level), links: Vec::new() };
         let id = self.enter(Waiting::File(Box::new(named)));
         self.linked.extend(source.map(|source| (source, id)));
@@ -145,7 +145,7 @@ impl Batch {
     /// Takes another name of a file that waits for its flush. Returns false if there is no such
     /// file.
     pub fn add_link(&mut self, source: &Inode, target: &Entry, level: &Rc<Level>) -> bool {
-        let Some(id) = self.linked.get(&source.id()) else { return false };
+        let Some(id) = self.linked.get(&SourceKey::of(source.metadata())) else { return false };
         let Some(Waiting::File(named)) = &mut self.waiting[*id] else {
             unreachable!("it is removed together with the file");
         };
@@ -227,7 +227,7 @@ impl Batch {
         self.descriptors -= 1;
         if let Waiting::File(named) = &waiting {
             self.bytes -= named.small.size;
-            self.linked.remove(&id_of(&named.small.source));
+            self.linked.remove(&SourceKey::of(&named.small.source));
         }
         waiting
     }

@@ -23,8 +23,11 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::failure::Failure;
 
+mod identity;
+
 mod remembered;
 
+pub use identity::{Identity, SourceKey};
 pub use remembered::Remembered;
 
 /// Permissions of a directory while it is filled: no other user can put a name into it.
@@ -396,6 +399,13 @@ impl Entry {
     /// Returns true if the name refers to this inode.
     pub fn is(&self, id: FileId) -> bool {
         self.id() == Ok(id)
+    }
+
+    /// Returns the failure of `what`, because the name refers to another file than it did.
+    pub fn is_replaced(&self, what: &'static str) -> Failure {
+        let cause = "another process replaced it";
+        let remedy = "let nothing else write to the target's directory, and copy again";
+        Failure::of_rule(what, &self.path(), cause, remedy)
     }
 }
 

@@ -95,9 +95,9 @@ fn replace(session: &mut Session<'_>, source: &Source, target: &Entry) -> Step<(
     let mut recorder = temporary.recorder();
     match fill_and_finish(session, source, &temporary, &mut recorder, target) {
         Ok(passed) => {
-            let id = temporary.id();
+            let copy = session.identify(&source.metadata, temporary.file.as_fd());
             temporary.publish(target)?;
-            session.note_copied(&source.metadata, (target, id));
+            session.note_copied(&source.metadata, target, copy);
             session.flush_dir(&target.dir)?;
             session.count(source, &passed);
             Ok(())

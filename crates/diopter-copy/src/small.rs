@@ -239,9 +239,9 @@ impl Small {
         }
         // Its pages are clean now. A file system without a page cache has none to drop.
         space::advise_dont_need(self.temporary.as_fd(), 0, 0).unwrap_or(());
-        let id = self.temporary.id();
+        let copy = session.identify(&self.source, self.temporary.as_fd());
         self.temporary.publish(&self.target)?;
-        session.note_copied(&self.source, (&self.target, id));
+        session.note_copied(&self.source, &self.target, copy);
         session.count_bytes(self.size, &self.passed);
         Ok(())
     }

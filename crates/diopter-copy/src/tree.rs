@@ -3,6 +3,7 @@
 //! [`Follow::Always`] is something outside read: what a link leads to.
 
 use std::fs::Metadata;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -292,7 +293,8 @@ pub fn copy_other(
         name.remove().unwrap_or(());
     }
     named?;
-    session.note_copied(source.metadata(), (&target, made.id()));
+    let copy = session.identify(source.metadata(), made.as_fd());
+    session.note_copied(source.metadata(), &target, copy);
     session.counts.others += 1;
     Ok(session.flush_dir(&target.dir)?)
 }

@@ -84,6 +84,7 @@ pub mod device;
 pub mod dir;
 pub mod fiemap;
 pub mod file_system;
+pub mod handle;
 pub mod loop_device;
 pub mod queue;
 pub mod residency;

@@ -1,28 +1,43 @@
-//! A name whose directory is not kept open.
+//! A file of a name whose directory is not kept open.
 
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
 
-use super::{Dir, Entry, Name};
+use super::{Dir, Entry, Identity, Inode, Name};
 use crate::failure::Failure;
 
-/// An entry that holds no descriptor: its directory is opened again if it was closed.
+/// A file that this process made and gave a name. It holds no descriptor: the directory is opened
+/// again if it was closed.
 #[derive(Debug)]
 pub struct Remembered {
     dir: Weak<Dir>,
     path: Rc<Name>,
     name: OsString,
+    identity: Identity,
 }
 
 impl Remembered {
-    pub fn new(entry: &Entry) -> Remembered {
+    pub fn new(entry: &Entry, identity: Identity) -> Remembered {
         let Entry { dir, name } = entry;
-        Remembered { dir: Rc::downgrade(dir), path: Rc::clone(&dir.name), name: name.clone() }
+        let path = Rc::clone(&dir.name);
+        Remembered { dir: Rc::downgrade(dir), path, name: name.clone(), identity }
     }
 
-    /// Returns the entry. Another process may have put another directory on the way to it: the
-    /// caller looks at what it finds.
-    pub fn open(&self) -> Result<Entry, Failure> {
+    /// Returns the file. Another process may have put another directory on the way to it, or
+    /// another file in its place: that is a failure.
+    pub fn look(&self) -> Result<Inode, Failure> {
+        let entry = self.entry()?;
+        if let Some(found) = entry.look()? {
+            let failed = |errno| Failure::of_errno("looking at", &entry.path(), errno);
+            if Identity::of(found.as_fd()).map_err(failed)?.as_ref() == Some(&self.identity) {
+                return Ok(found);
+            }
+        }
+        Err(entry.is_replaced("linking"))
+    }
+
+    fn entry(&self) -> Result<Entry, Failure> {
         let dir = match self.dir.upgrade() {
             Some(dir) => dir,
             None => open(&self.path)?,
@@ -55,12 +70,14 @@ mod tests {
         let a = Entry::new(&Dir::open(root.path()).unwrap(), "a".as_ref()).open_dir().unwrap();
         let b = Entry::new(&a, "b".as_ref()).open_dir().unwrap();
         let entry = Entry::new(&b, "file".as_ref());
-        let (remembered, id) = (Remembered::new(&entry), entry.id().unwrap());
-        assert!(Rc::ptr_eq(&remembered.open().unwrap().dir, &b), "it is open still");
-        drop((a, b, entry));
-        assert!(remembered.open().unwrap().is(id));
+        let inode = entry.look().unwrap().unwrap();
+        let identity = Identity::of(inode.as_fd()).unwrap().unwrap();
+        let (remembered, id) = (Remembered::new(&entry, identity), inode.id());
+        assert!(Rc::ptr_eq(&remembered.entry().unwrap().dir, &b), "it is open still");
+        drop((a, b, entry, inode));
+        assert_eq!(remembered.look().unwrap().id(), id);
         std::fs::rename(root.path().join("a"), root.path().join("elsewhere")).unwrap();
         std::os::unix::fs::symlink("elsewhere", root.path().join("a")).unwrap();
-        assert!(remembered.open().is_err());
+        assert!(remembered.look().is_err());
     }
 }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use super::places::Places;
 use super::spool::{Spool, changed};
 use super::work;
-use crate::dir::{Entry, FileId, Inode, id_of};
+use crate::dir::{Entry, FileId, Inode, SourceKey, id_of};
 use crate::failure::Failure;
 use crate::links;
 use crate::options::WhenThere;
@@ -47,7 +47,7 @@ pub struct Further {
 #[derive(Debug)]
 pub struct FurtherNames {
     /// By the file in the source, with the number of names that were not met yet.
-    firsts: BTreeMap<FileId, (First, u64)>,
+    firsts: BTreeMap<SourceKey, (First, u64)>,
     spool: Spool,
 }
 
@@ -65,16 +65,16 @@ impl FurtherNames {
         place: Place,
         before: impl FnOnce() -> Option<FileId>,
     ) -> io::Result<bool> {
-        let id = id_of(source);
-        let Some((first, left)) = self.firsts.get_mut(&id) else {
+        let (key, id) = (SourceKey::of(source), id_of(source));
+        let Some((first, left)) = self.firsts.get_mut(&key) else {
             let first = First { place, before: before() };
-            self.firsts.insert(id, (first, source.nlink().saturating_sub(1)));
+            self.firsts.insert(key, (first, source.nlink().saturating_sub(1)));
             return Ok(false);
         };
         self.spool.push(&encode((&place, id), first))?;
         *left = left.saturating_sub(1);
         if *left == 0 {
-            self.firsts.remove(&id);
+            self.firsts.remove(&key);
         }
         Ok(true)
     }
@@ -139,7 +139,7 @@ pub fn link(
     if target.is(copy.id()) {
         return Ok(Some(source.metadata().len()));
     }
-    links::make(&copy_entry, copy.id(), &target, existing)?;
+    links::make(&copy, &target, existing)?;
     Ok(None)
 }
 

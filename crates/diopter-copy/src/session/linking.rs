@@ -1,11 +1,12 @@
 //! Names of a file that was copied under another name.
 
 use std::fs::Metadata;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use super::Session;
-use crate::dir::{Entry, FileId};
+use crate::dir::{Entry, Identity};
 use crate::failure::Step;
 use crate::observer::Pass;
 
@@ -19,10 +20,19 @@ impl Session<'_> {
             && source.nlink() > 1
     }
 
-    /// Notes that the copy of a file has its name; `id` is the inode of the copy.
-    pub fn note_copied(&mut self, source: &Metadata, (target, id): (&Entry, FileId)) {
-        if self.keeps_links_of(source) {
-            self.links.note(source, target, id);
+    /// Returns which file a copy is, if other names of its source are to become names of it. The
+    /// copy does not have the name of the target yet: it is this process that holds it.
+    pub fn identify(&self, source: &Metadata, copy: BorrowedFd<'_>) -> Option<Identity> {
+        // Without the identity, the other names become separate files.
+        self.keeps_links_of(source).then(|| Identity::of(copy).ok().flatten()).flatten()
+    }
+
+    /// Notes that the copy of a file has its name; `copy` is from [`identify`](Session::identify).
+    pub fn note_copied(&mut self, source: &Metadata, target: &Entry, copy: Option<Identity>) {
+        match copy {
+            Some(copy) => self.links.note(source, target, copy),
+            None if self.keeps_links_of(source) => self.counts.separate_links += 1,
+            None => {}
         }
     }
 

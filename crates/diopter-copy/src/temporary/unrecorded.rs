@@ -9,7 +9,7 @@ use diopter::Errno;
 use super::held::Held;
 use super::name::{name_of, unused_name};
 use super::{Locked, failed_to_create, lock};
-use crate::dir::{Entry, FileId};
+use crate::dir::Entry;
 use crate::failure::Failure;
 use crate::record;
 
@@ -58,11 +58,6 @@ impl Unrecorded {
     /// Returns the open file, for another thread.
     pub fn share(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.file)
-    }
-
-    /// Returns which inode it is.
-    pub fn id(&self) -> FileId {
-        self.held.id
     }
 
     /// Renames it to the target, which it replaces.
