@@ -2,14 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use diopter_os::fork;
-
 use crate::inode_lock::InodeLock;
-use crate::sync::{Arc, StaticMutex, Weak, lock_static};
-
-/// Tables by generation of fork: a child must not meet a mutex that another thread of its parent
-/// held.
-const TABLES: usize = 8;
+use crate::sync::{Arc, PerProcess, StaticMutex, Weak, lock_static};
 
 type Table = BTreeMap<InodeKey, Weak<InodeLock>>;
 
@@ -29,10 +23,9 @@ pub enum InodeKey {
 
 /// Returns the lock of an inode.
 pub fn inode_lock_of(key: InodeKey) -> Arc<InodeLock> {
-    static TABLE: [StaticMutex<Table>; TABLES] =
-        [const { StaticMutex::new(BTreeMap::new()) }; TABLES];
-    let generation = usize::try_from(fork::generation()).unwrap_or(0);
-    let mut table = lock_static(&TABLE[generation % TABLES]);
+    static TABLE: PerProcess<StaticMutex<Table>> =
+        PerProcess::new(|| StaticMutex::new(BTreeMap::new()));
+    let mut table = lock_static(TABLE.get());
     if let Some(inode_lock) = table.get(&key).and_then(Weak::upgrade) {
         return inode_lock;
     }

@@ -28,6 +28,7 @@ pub use shuttle::{
 };
 
 // Outside the models: reference counts, and statics, which loom does not support.
+pub use diopter_os::PerProcess;
 pub use std::sync::{
     Arc, Mutex as StaticMutex, MutexGuard as StaticGuard, OnceLock, TryLockError, Weak,
     atomic::{AtomicU32 as StaticCounter, AtomicU64 as StaticU64},
@@ -110,26 +111,6 @@ impl<T> ForkMutex<T> {
             return Some(guard);
         }
         None
-    }
-}
-
-/// Processes in a chain of forks that have separate values; a process forked more often shares one
-/// again.
-const PROCESSES: usize = 8;
-
-/// A value for each process: a child of fork starts with a new one, so it waits for no lock that a
-/// thread of its parent holds.
-pub(crate) struct PerProcess<T>([T; PROCESSES]);
-
-impl<T> PerProcess<T> {
-    pub(crate) fn new(value: impl Fn() -> T) -> PerProcess<T> {
-        PerProcess(std::array::from_fn(|_| value()))
-    }
-
-    /// Returns this process's value.
-    pub(crate) fn get(&self) -> &T {
-        let generation = usize::try_from(diopter_os::fork::generation()).unwrap_or(0);
-        &self.0[generation % PROCESSES]
     }
 }
 

@@ -55,6 +55,7 @@ pub mod child;
 pub mod privilege;
 pub mod errno;
 pub mod fork;
+mod per_process;
 
 mod lease;
 mod on_thread;
@@ -107,6 +108,7 @@ pub use memory::{Lent, MemoryId};
 pub use object::{ObjectHandle, OpenObject};
 pub use op::{BioDraft, BioId, BioResult, BioSpec, Op, RwFlags, Span, Stride};
 pub use owned::{AnyBuf, OwnedBuf, OwnedBufMut, RawBuf};
+pub use per_process::PerProcess;
 pub use rw::{FinishedBio, HeldBio, LentOnce};
 pub use segments::{SegmentEnd, SegmentLimits};
 pub use slab::{AlignmentBits, LocalBio, LocalBios, Slab, SlabShape};

@@ -3,8 +3,6 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use diopter_os::fork;
-
 use crate::limits::ABANDONED_MAX;
 use crate::request::{FinishedRequest, RequestOp};
 use crate::sync::{PerProcess, StaticGuard, StaticMutex, lock_static};
@@ -25,37 +23,22 @@ pub struct Abandoned {
     lists: PerProcess<StaticMutex<List>>,
 }
 
+#[derive(Default)]
 struct List {
     finished: VecDeque<FinishedRequest>,
     lost: u64,
     in_flight: usize,
-    /// The generation of the process in which those are in flight.
-    generation: u64,
     /// Syncs that wait for those in flight.
     waiting: Vec<Waker>,
 }
 
 impl Abandoned {
     pub(crate) fn new() -> Abandoned {
-        let list = || List {
-            finished: VecDeque::new(),
-            lost: 0,
-            in_flight: 0,
-            generation: fork::generation(),
-            waiting: Vec::new(),
-        };
-        Abandoned { lists: PerProcess::new(|| StaticMutex::new(list())) }
+        Abandoned { lists: PerProcess::new(Default::default) }
     }
 
     fn lock(&self) -> StaticGuard<'_, List> {
-        let mut list = lock_static(self.lists.get());
-        if list.generation != fork::generation() {
-            // The list belongs to the parent process: its writes in flight never complete here.
-            list.generation = fork::generation();
-            list.in_flight = 0;
-            list.waiting.clear();
-        }
-        list
+        lock_static(self.lists.get())
     }
 
     /// Counts a write whose future was dropped while an engine had the write.

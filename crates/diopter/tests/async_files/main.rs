@@ -27,6 +27,7 @@ fn every_promise_about_futures_names_a_test() {
         ("dropped::", include_str!("dropped.rs")),
         ("executors::", include_str!("executors.rs")),
         ("kinds::", include_str!("kinds.rs")),
+        ("process::", include_str!("process.rs")),
         ("runtimes::", include_str!("runtimes.rs")),
         ("wicked::", include_str!("wicked.rs")),
         ("workers::", include_str!("workers.rs")),

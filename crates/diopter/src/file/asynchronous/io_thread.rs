@@ -14,10 +14,9 @@ use diopter_core::engine::target::Target;
 
 use crate::file::asynchronous::driver::{Driver, Next, patience, wake_all};
 use crate::file::asynchronous::operation::{Departure, Operation, Submissions};
-use crate::file::asynchronous::per_process::PerProcess;
 use diopter_core::limits::{IO_THREADS_MAX, WAIT_SLICE, WORKER_IDLE};
 use diopter_core::sync::{
-    Arc, OnceLock, StaticMutex, is_panicking, lock_static, processors, thread,
+    Arc, OnceLock, PerProcess, StaticMutex, is_panicking, lock_static, processors, thread,
 };
 
 /// How new engines of these threads are made.
@@ -39,7 +38,7 @@ pub(super) fn watch_submission_queues(take_undriven: TakeUndriven) {
     first_io_thread().call();
 }
 
-static IO_THREADS: PerProcess<[IoThread; IO_THREADS_MAX]> = PerProcess::new();
+static IO_THREADS: PerProcess<[IoThread; IO_THREADS_MAX]> = PerProcess::new(Default::default);
 
 /// One thread, or the place where it will be.
 #[derive(Default)]

@@ -8,7 +8,6 @@ mod readiness;
 mod shared_driver;
 #[cfg(feature = "tokio")]
 mod submission_queue;
-mod per_process;
 mod io_thread;
 #[cfg(feature = "tokio")]
 mod registered;

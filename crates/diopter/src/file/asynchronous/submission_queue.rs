@@ -12,18 +12,17 @@ use diopter_core::clock;
 use diopter_core::clock::Nanos;
 use diopter_core::engine::shard;
 use diopter_core::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE, WORKER_RINGS_MAX, WORKER_WAIT_MAX};
-use diopter_core::sync::{Arc, StaticMutex, Weak, lock_static};
+use diopter_core::sync::{Arc, PerProcess, StaticMutex, Weak, lock_static};
 
 use crate::file::asynchronous::io_thread::{first_io_thread, watch_submission_queues};
 use crate::file::asynchronous::operation::{Departure, Operation, Submissions};
-use crate::file::asynchronous::per_process::PerProcess;
 use crate::file::asynchronous::shared_driver::SharedDriver;
 
 /// Queues by runtime.
 type Queues = Vec<(Id, Weak<SubmissionQueue>)>;
 
 /// Every queue of this process.
-static QUEUES: PerProcess<StaticMutex<Queues>> = PerProcess::new();
+static QUEUES: PerProcess<StaticMutex<Queues>> = PerProcess::new(Default::default);
 
 /// The requests of one current-thread runtime, or of one worker of another.
 pub(super) struct SubmissionQueue {
