@@ -4,13 +4,14 @@
 //! falls back to buffered I/O by itself.
 
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::retry_on_intr;
 
 use crate::errno::Errno;
+use crate::file_system::FileSystem;
 
 mod alignment;
 mod btrfs;
@@ -28,13 +29,6 @@ const BLKBSZGET: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<usize>(0x
 const BLOCK_MAX: u32 = 64 << 10;
 
 const BLKGETSIZE64: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<usize>(0x12, 114);
-
-// Magic numbers of fstatfs(2), from linux/magic.h.
-const RAMFS_MAGIC: u32 = 0x8584_58F6;
-const TMPFS_MAGIC: u32 = 0x0102_1994;
-const HUGETLBFS_MAGIC: u32 = 0x9584_58F6;
-const XFS_MAGIC: u32 = 0x5846_5342;
-const BTRFS_MAGIC: u32 = 0x9123_683E;
 
 /// Options of [`open`].
 #[derive(Clone, Debug)]
@@ -122,6 +116,8 @@ pub struct OpenedFile {
     /// The descriptor, closed on exec.
     pub fd: OwnedFd,
     pub kind: FileKind,
+    /// The type of the file system that holds it.
+    pub file_system: FileSystem,
     /// Alignment that direct I/O needs; meaningless if `direct` is `None`.
     pub alignment: Alignment,
     /// Limits of atomic writes, if there are any.
@@ -237,28 +233,29 @@ pub fn inspect(fd: OwnedFd) -> Result<OpenedFile, OpenFailure> {
         return Err(failure("is a path-only descriptor", Errno::EBADF));
     }
     let device = if kind == FileKind::BlockDevice { stat.st_rdev } else { stat.st_dev };
-    // The file system of a device node (devtmpfs) has no information on the device.
-    let magic = match kind {
-        FileKind::Regular => magic_of(&fd).map_err(|errno| failure("fstatfs", errno))?,
-        FileKind::BlockDevice => 0,
+    let file_system = match kind {
+        FileKind::Regular => FileSystem::of_mount(fd.as_fd()),
+        FileKind::BlockDevice => FileSystem::Device,
     };
     let page = u32::try_from(rustix::param::page_size()).expect("pages are smaller than 4 GiB");
     let statx = alignment::statx_of(&fd);
     let statx = statx.as_ref();
-    let direct = if [TMPFS_MAGIC, RAMFS_MAGIC, HUGETLBFS_MAGIC].contains(&magic) {
+    let direct = if file_system == FileSystem::Memory {
         DirectSupport::None(BufferedReason::MemoryFileSystem)
     } else if !flags.contains(OFlags::DIRECT) {
         DirectSupport::None(BufferedReason::RefusedByOpen)
     } else if statx.is_some_and(alignment::says_no_direct) {
         DirectSupport::None(BufferedReason::StatxSaysNo)
-    } else if magic == BTRFS_MAGIC && btrfs::buffers_writes(&fd, statx) {
+    } else if file_system == FileSystem::Btrfs && btrfs::buffers_writes(&fd, statx) {
         DirectSupport::ReadsOnly
     } else {
         DirectSupport::Full
     };
+    let is_xfs = file_system == FileSystem::Xfs;
     Ok(OpenedFile {
         kind,
-        alignment: alignment::discover(&fd, statx, magic == XFS_MAGIC, device, page),
+        file_system,
+        alignment: alignment::discover(&fd, statx, is_xfs, device, page),
         atomic_write: statx.and_then(alignment::atomic_write_of),
         direct,
         device,
@@ -479,12 +476,6 @@ fn settle_flags(fd: &OwnedFd, ask_direct: bool) -> Result<(), rustix::io::Errno>
         }
     }
     rustix::fs::fcntl_setfl(fd, flags)
-}
-
-fn magic_of(fd: &OwnedFd) -> Result<u32, rustix::io::Errno> {
-    let statfs = retry_on_intr(|| rustix::fs::fstatfs(fd))?;
-    // Magic numbers have 32 bits; some file systems extend the sign of theirs.
-    Ok(u32::try_from(statfs.f_type & 0xFFFF_FFFF).expect("masked to 32 bits"))
 }
 
 #[cfg(test)]

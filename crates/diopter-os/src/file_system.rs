@@ -1,8 +1,9 @@
-//! The identity of the file system of an open file, in a form that survives an unmount and a
-//! reboot.
+//! The file system of an open file: its type, of which some are known to be local, and its identity
+//! in a form that survives an unmount and a reboot.
 
 use std::os::fd::BorrowedFd;
 
+use rustix::fs::FileType;
 use rustix::io::retry_on_intr;
 
 /// FS_IOC_GETFSUUID (Linux 6.9), of linux/fs.h.
@@ -17,18 +18,88 @@ const _: () = assert!(XFS_IOC_FSGEOMETRY_V1 == 0x8070_5864);
 /// Offset of the uuid in that struct, in words of 8 bytes.
 const XFS_UUID_WORD: usize = 8;
 
-const XFS_MAGIC: u64 = 0x5846_5342;
+// Magic numbers of statfs(2), from linux/magic.h.
+const EXT_MAGIC: u32 = 0xEF53;
+const XFS_MAGIC: u32 = 0x5846_5342;
+const BTRFS_MAGIC: u32 = 0x9123_683E;
+const F2FS_MAGIC: u32 = 0xF2F5_2010;
+const TMPFS_MAGIC: u32 = 0x0102_1994;
+const RAMFS_MAGIC: u32 = 0x8584_58F6;
+const HUGETLBFS_MAGIC: u32 = 0x9584_58F6;
 
 /// The id of a file system without one: only the inode distinguishes its files.
 const NO_ID: &str = "none";
+
+/// The type of the file system that holds a file. Every type by name is local: the kernel moves the
+/// bytes itself, to a device or within memory. Of any other file system that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileSystem {
+    /// ext2, ext3 or ext4.
+    Ext,
+    Xfs,
+    Btrfs,
+    F2fs,
+    /// tmpfs, ramfs or hugetlbfs: the files exist in the page cache only.
+    Memory,
+    /// None: the file is a block device.
+    Device,
+    /// Any other: a network file system, FUSE, overlayfs.
+    Other,
+    /// The kernel, or a filter of system calls, does not report it.
+    Unknown,
+}
+
+impl FileSystem {
+    /// Returns the type for an open file or block device.
+    #[must_use]
+    pub fn of(fd: BorrowedFd<'_>) -> FileSystem {
+        let stat = rustix::fs::fstat(fd);
+        match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            // The file system of a device node (devtmpfs) has no information on the device.
+            Ok(FileType::BlockDevice) => FileSystem::Device,
+            _ => FileSystem::of_mount(fd),
+        }
+    }
+
+    /// Returns the type of the file system, whatever the kind of the file.
+    pub(crate) fn of_mount(fd: BorrowedFd<'_>) -> FileSystem {
+        let statfs = retry_on_intr(|| rustix::fs::fstatfs(fd)).ok();
+        statfs.map_or(FileSystem::Unknown, |statfs| FileSystem::of_magic(magic_of(&statfs)))
+    }
+
+    fn of_magic(magic: u32) -> FileSystem {
+        match magic {
+            EXT_MAGIC => FileSystem::Ext,
+            XFS_MAGIC => FileSystem::Xfs,
+            BTRFS_MAGIC => FileSystem::Btrfs,
+            F2FS_MAGIC => FileSystem::F2fs,
+            TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC => FileSystem::Memory,
+            _ => FileSystem::Other,
+        }
+    }
+
+    /// Returns true if it is known that the kernel moves the bytes itself: no server and no program
+    /// in user space has a part in it.
+    #[must_use]
+    pub fn is_local(self) -> bool {
+        match self {
+            FileSystem::Ext
+            | FileSystem::Xfs
+            | FileSystem::Btrfs
+            | FileSystem::F2fs
+            | FileSystem::Memory
+            | FileSystem::Device => true,
+            FileSystem::Other | FileSystem::Unknown => false,
+        }
+    }
+}
 
 /// Returns the ids of the file system of an open file, the most stable first: `uuid:` and 32 hex
 /// digits, and `fsid:` and the number of statfs(2) in hex. A device number is not among them,
 /// unless a file system makes its `fsid` from it (f2fs). Without any id it is `none` alone.
 #[must_use]
 pub fn ids_of(fd: BorrowedFd<'_>) -> Vec<String> {
-    let statfs = retry_on_intr(|| rustix::fs::fstatfs(fd)).ok();
-    let is_xfs = statfs.is_some_and(|statfs| magic_of(&statfs) == XFS_MAGIC);
+    let is_xfs = FileSystem::of_mount(fd) == FileSystem::Xfs;
     let uuid = uuid_of(fd).or_else(|| if is_xfs { xfs_uuid_of(fd) } else { None });
     let uuid = uuid.filter(|uuid| uuid.iter().any(|byte| *byte != 0));
     // The fsid of XFS is the number of its device, which changes.
@@ -43,9 +114,9 @@ fn text_of(uuid: &[u8]) -> String {
     uuid.iter().fold("uuid:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-fn magic_of(statfs: &rustix::fs::StatFs) -> u64 {
+fn magic_of(statfs: &rustix::fs::StatFs) -> u32 {
     // Magic numbers have 32 bits; some file systems extend the sign of theirs.
-    u64::try_from(statfs.f_type & 0xFFFF_FFFF).expect("masked to 32 bits")
+    u32::try_from(statfs.f_type & 0xFFFF_FFFF).expect("masked to 32 bits")
 }
 
 fn uuid_of(fd: BorrowedFd<'_>) -> Option<[u8; 16]> {
@@ -73,6 +144,30 @@ fn xfs_uuid_of(fd: BorrowedFd<'_>) -> Option<[u8; 16]> {
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn a_type_by_name_is_local_and_any_other_is_not() {
+        for (magic, expected, is_local) in [
+            (EXT_MAGIC, FileSystem::Ext, true),
+            (XFS_MAGIC, FileSystem::Xfs, true),
+            (BTRFS_MAGIC, FileSystem::Btrfs, true),
+            (F2FS_MAGIC, FileSystem::F2fs, true),
+            (TMPFS_MAGIC, FileSystem::Memory, true),
+            // FUSE, NFS, 9p, CIFS, Ceph, overlayfs.
+            (0x6573_5546, FileSystem::Other, false),
+            (0x6969, FileSystem::Other, false),
+            (0x0102_1997, FileSystem::Other, false),
+            (0xFF53_4D42, FileSystem::Other, false),
+            (0x00C3_6400, FileSystem::Other, false),
+            (0x794C_7630, FileSystem::Other, false),
+        ] {
+            let file_system = FileSystem::of_magic(magic);
+            assert_eq!((file_system, file_system.is_local()), (expected, is_local), "{magic:x}");
+        }
+        assert!(FileSystem::Device.is_local() && !FileSystem::Unknown.is_local());
+        let in_proc = std::fs::File::open("/proc/version").unwrap();
+        assert_eq!(FileSystem::of(in_proc.as_fd()), FileSystem::Other);
+    }
 
     #[test]
     fn every_file_of_a_file_system_has_the_same_ids_and_there_is_always_one() {
