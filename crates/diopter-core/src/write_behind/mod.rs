@@ -45,8 +45,12 @@ pub trait Sink {
     /// Allocates a range that was not written yet.
     ///
     /// # Errors
-    /// The errno of the allocation. The stream continues without it.
+    /// The errno of the allocation, which may have allocated a part, and grown the file, before it
+    /// failed (ext4 without room). The stream continues without it.
     fn allocate(&mut self, range: FileRange, growth: Growth) -> Result<(), Errno>;
+
+    /// Returns the size of the file, if it is known.
+    fn size(&self) -> Option<u64>;
 
     /// Frees what was allocated past the end of the file. If the file has the size `grown_to`, it
     /// is truncated to `end` first.
@@ -285,10 +289,11 @@ impl<S: Sink> WriteBehind<S> {
     fn start(&mut self, chunk: Chunk) {
         let Chunk { start, mut memory, filled } = chunk;
         let range = FileRange::new(start, start + to_u64(filled));
-        if let Some((range, growth)) = self.space.next(range, &self.shape)
-            && self.sink.allocate(range, growth).is_ok()
-        {
-            self.space.note(range, growth);
+        if let Some((range, growth)) = self.space.next(range, &self.shape) {
+            match self.sink.allocate(range, growth) {
+                Ok(()) => self.space.note_done(range, growth),
+                Err(_) => self.space.note_failed(range, growth, self.sink.size()),
+            }
         }
         memory.truncate(filled);
         let mut request = Request::write(start, memory);

@@ -64,7 +64,7 @@ impl Space {
         self
     }
 
-    /// Returns what to allocate before a write. No second try follows one that failed.
+    /// Returns what to allocate before a write. What came of it is noted before the next call.
     pub(super) fn next(&mut self, write: FileRange, shape: &Shape) -> Option<(FileRange, Growth)> {
         if !self.is_on || write.end() <= self.to {
             return None;
@@ -83,14 +83,24 @@ impl Space {
             let ahead = written.clamp(shape.buffer_bytes, AHEAD_MAX);
             (write.end().max(from.saturating_add(ahead)), Growth::KeepsSize)
         };
-        // The result is noted if it succeeds.
-        self.is_on = false;
         Some((FileRange::new(from, end), growth))
     }
 
+    /// Notes an allocation that failed, after which the file has `size` bytes. It may have given the
+    /// file a part of its range before it failed. No further one is tried.
+    pub(super) fn note_failed(&mut self, range: FileRange, growth: Growth, size: Option<u64>) {
+        self.is_on = false;
+        self.to = range.end();
+        self.has_surplus = true;
+        if growth == Growth::Grows {
+            // All writes that were started end where the range starts, or before.
+            let has_grown = |size: &u64| *size > range.start() && *size <= range.end();
+            self.grown_to = size.filter(has_grown).or(self.grown_to);
+        }
+    }
+
     /// Notes an allocation that succeeded.
-    pub(super) fn note(&mut self, range: FileRange, growth: Growth) {
-        self.is_on = true;
+    pub(super) fn note_done(&mut self, range: FileRange, growth: Growth) {
         self.to = range.end();
         self.has_surplus = true;
         if growth == Growth::Grows {

@@ -23,7 +23,8 @@ struct Script {
     replies: Vec<Option<Reply>>,
     allocated: Vec<(FileRange, Growth)>,
     settled: Vec<(u64, Option<u64>)>,
-    refuses: bool,
+    /// Each allocation fails, after it has given the file this size.
+    refuses: Option<u64>,
     now: u64,
 }
 
@@ -66,7 +67,11 @@ impl Sink for Scripted {
     fn allocate(&mut self, range: FileRange, growth: Growth) -> Result<(), Errno> {
         let mut script = self.0.borrow_mut();
         script.allocated.push((range, growth));
-        if script.refuses { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+        if script.refuses.is_some() { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.0.borrow().refuses
     }
 
     fn settle(&mut self, end: u64, grown_to: Option<u64>) -> Result<(), Errno> {
@@ -192,7 +197,7 @@ fn fewer_are_in_flight_where_fewer_are_as_fast() {
 
 #[test]
 fn space_follows_the_options() {
-    let allocated = |space: Space, refuses: bool| {
+    let allocated = |space: Space, refuses: Option<u64>| {
         let (script, mut stream) = stream(shape(0, 256 * KIB, 100), space);
         script.0.borrow_mut().refuses = refuses;
         give(&mut stream, 3 * MIB);
@@ -206,24 +211,33 @@ fn space_follows_the_options() {
     };
     let kept = |start, end| (start, end, false);
     let grown = |start, end| (start, end, true);
-    assert_eq!(allocated(Space::OFF, false), (vec![], vec![]));
+    assert_eq!(allocated(Space::OFF, None), (vec![], vec![]));
     // In the file there is space already.
-    assert_eq!(allocated(Space::of_file(3 * MIB), false), (vec![], vec![]));
+    assert_eq!(allocated(Space::of_file(3 * MIB), None), (vec![], vec![]));
     let doubling = vec![kept(256, 512), kept(512, 1024), kept(1024, 2048), kept(2048, 4096)];
-    assert_eq!(allocated(Space::of_file(0), false), (doubling, vec![(3 * MIB, None)]));
-    assert_eq!(allocated(Space::of_file(0), true), (vec![kept(256, 512)], vec![]));
+    assert_eq!(allocated(Space::of_file(0), None), (doubling, vec![(3 * MIB, None)]));
     let hint = Space::of_file(MIB).expecting(4 * MIB);
     let settled = vec![(3 * MIB, Some(4 * MIB))];
-    assert_eq!(allocated(hint.clone(), false), (vec![grown(1024, 4096)], settled));
-    assert_eq!(allocated(hint, true), (vec![grown(1024, 4096)], vec![]));
+    assert_eq!(allocated(hint, None), (vec![grown(1024, 4096)], settled));
     let exact = Space::of_file(0).expecting(3 * MIB);
-    assert_eq!(allocated(exact, false), (vec![grown(0, 3072)], vec![]));
+    assert_eq!(allocated(exact, None), (vec![grown(0, 3072)], vec![]));
     let steps = Space::of_file(0).in_steps(2 * MIB);
     let settled = vec![(3 * MIB, Some(4 * MIB))];
-    assert_eq!(allocated(steps, false), (vec![grown(0, 2048), grown(2048, 4096)], settled));
+    assert_eq!(allocated(steps, None), (vec![grown(0, 2048), grown(2048, 4096)], settled));
     // A file that is longer than the stream keeps its length.
     let inside = Space::of_file(8 * MIB).expecting(9 * MIB);
-    assert_eq!(allocated(inside, false), (vec![], vec![]));
+    assert_eq!(allocated(inside, None), (vec![], vec![]));
+
+    // One that fails is the last, and what it has changed before is taken back.
+    let kept_once = vec![kept(256, 512)];
+    assert_eq!(allocated(Space::of_file(0), Some(0)), (kept_once.clone(), vec![]));
+    let far = Space::of_file(0).in_steps(64 * MIB);
+    let tried = vec![grown(0, 64 * 1024)];
+    assert_eq!(allocated(far.clone(), Some(0)), (tried.clone(), vec![(3 * MIB, None)]));
+    let settled = vec![(3 * MIB, Some(33 * MIB))];
+    assert_eq!(allocated(far.clone(), Some(33 * MIB)), (tried.clone(), settled));
+    // Past what was asked for it has another writer's bytes.
+    assert_eq!(allocated(far, Some(65 * MIB)), (tried, vec![(3 * MIB, None)]));
 }
 
 #[test]

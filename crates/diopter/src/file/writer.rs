@@ -187,6 +187,10 @@ impl Sink for FileSink {
         }
     }
 
+    fn size(&self) -> Option<u64> {
+        self.0.inner.target.size().ok()
+    }
+
     fn settle(&mut self, end: u64, grown_to: Option<u64>) -> std::result::Result<(), Errno> {
         let target = &self.0.inner.target;
         let settled = with_thread_engine(|core| {

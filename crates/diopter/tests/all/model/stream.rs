@@ -103,15 +103,20 @@ impl Sink for SimSink {
     fn allocate(&mut self, range: FileRange, growth: Growth) -> Result<(), Errno> {
         let mut device = self.0.borrow_mut();
         let refuses = device.refuses;
-        if refuses > 0 && device.prng.one_in(refuses) || range.end() > CAPACITY {
-            return Err(Errno::ENOSPC);
-        }
+        let fails = refuses > 0 && device.prng.one_in(refuses) || range.end() > CAPACITY;
+        // One that fails may have grown the file before, as on ext4.
+        let most = range.end().min(CAPACITY);
+        let to = if fails { device.prng.below(most + 1) } else { most };
         let target = device.target.as_ref();
-        if growth == Growth::Grows && target.size()? < range.end() {
-            target.set_size(range.end())?;
-            device.note_end(range.end());
+        if growth == Growth::Grows && target.size()? < to {
+            target.set_size(to)?;
+            device.note_end(to);
         }
-        Ok(())
+        if fails { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.0.borrow().target.as_ref().size().ok()
     }
 
     fn settle(&mut self, end: u64, grown_to: Option<u64>) -> Result<(), Errno> {

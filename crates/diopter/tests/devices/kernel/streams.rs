@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 
 use diopter::engine::WriterOptions;
 use diopter::{Errno, RangeState};
@@ -52,6 +53,42 @@ fn a_stream_on_a_full_file_system_reports_what_was_written() {
         let most = not_tried.map_or(taken, |part| part.range.start());
         assert!(file.size().unwrap() <= most, "no longer than what was tried");
         drop(file);
+        fs::remove_file(&path).unwrap();
+    }
+    mount.finish().unwrap();
+}
+
+/// ext4 finds out that it is full after it has allocated what there was, and grown the file over
+/// it.
+#[test]
+fn space_that_is_not_there_leaves_the_length_and_the_blocks_of_the_stream() {
+    let _alone = machine::alone();
+    if !has(Some(EXT4)) {
+        return;
+    }
+    let mount = Mount::new(EXT4, 40 * MIB, "defaults").unwrap();
+    let options = WriterOptions::new();
+    let far = 200 * MIB;
+    for (options, length) in [
+        (options.size_hint(far), 1_000_000),
+        (options.preallocate(far), 1_000_000),
+        (options, 20_000_000),
+    ] {
+        let path = mount.path().join("stream");
+        let content: Vec<u8> = (0..length).map(byte_at).collect();
+        let mut writer = both_ways().open(&path).unwrap().writer_with(0, options);
+        writer.write_all(&content).unwrap();
+        writer.sync().unwrap();
+        let (file, outcome) = writer.finish();
+        assert!(outcome.is_all_done(), "{options:?}");
+        drop(file.unwrap());
+        let metadata = fs::metadata(&path).unwrap();
+        let size = u64::try_from(length).expect("positive");
+        assert_eq!(metadata.len(), size, "{options:?}");
+        let occupied = metadata.blocks() * 512;
+        assert!(occupied <= size + 2 * 4096, "{options:?} left {occupied} bytes of blocks");
+        uncache(&path);
+        assert!(fs::read(&path).unwrap() == content, "{options:?}");
         fs::remove_file(&path).unwrap();
     }
     mount.finish().unwrap();
