@@ -110,9 +110,9 @@ impl Drop for DeepTree {
 #[test]
 fn a_deep_tree_takes_memory_for_its_depth_and_not_for_its_square() {
     let dir = dir();
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
-    if limit.is_some_and(|limit| limit < 3 * u64::try_from(LEVELS).unwrap()) {
-        return skip(Capability::OpenFiles, format!("{limit:?} of them are allowed"));
+    let limit = diopter_os::limit::Limit::OpenFiles.hard().expect("a limit");
+    if limit < 3 * u64::try_from(LEVELS).unwrap() {
+        return skip(Capability::OpenFiles, format!("{limit} of them are allowed"));
     }
     let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     let _trees = [&source, &target].map(|path| DeepTree(path.clone()));

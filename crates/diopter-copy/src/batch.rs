@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use diopter::Errno;
-use rustix::process::{Resource, getrlimit};
+use diopter_os::limit::open_files_max;
 
 use crate::dir::{Dir, Entry, Inode, SourceKey};
 use crate::failure::{Failure, Stop};
@@ -85,7 +85,6 @@ pub struct Batch {
 impl Batch {
     /// Begins with nothing.
     pub fn new() -> Batch {
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Batch {
             flushes: Flushes::new(flushes::flush),
             waiting: Vec::new(),
@@ -94,7 +93,7 @@ impl Batch {
             left: Vec::new(),
             descriptors: 0,
             bytes: 0,
-            open_files_max: usize::try_from(limit).unwrap_or(usize::MAX),
+            open_files_max: usize::try_from(open_files_max()).unwrap_or(usize::MAX),
             buffer: Vec::new(),
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use diopter::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use diopter_os::limit::raise_open_files_max;
 
 use crate::dir::{Dir, Entry, FileId, Inode};
 use crate::exclude::{Excluded, Match, Pattern};
@@ -212,8 +212,7 @@ pub fn visit_files(path: &Path, bounds: Bounds<'_>, mut visit: impl FnMut(Found<
 /// Raises the limit of open files of this process to its hard limit: a walk needs two for each
 /// level. If that fails, a deep tree fails with EMFILE.
 pub fn raise_open_files_limit() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap_or(());
+    raise_open_files_max().unwrap_or(());
 }
 
 #[cfg(test)]

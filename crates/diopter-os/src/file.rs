@@ -392,13 +392,6 @@ pub fn stat_size(fd: BorrowedFd<'_>, kind: FileKind) -> Result<u64, Errno> {
     Ok(unsafe { rustix::ioctl::ioctl(fd, control) }?)
 }
 
-/// Returns the limit of this process on the size of regular files (`RLIMIT_FSIZE`): it may write no
-/// byte from there on. `u64::MAX` for none.
-#[must_use]
-pub fn size_limit() -> u64 {
-    rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX)
-}
-
 /// Returns the unit of the page cache. It keeps at least whole blocks of the file system in one
 /// folio. `stx_blksize` does not report that block (XFS returns a page), FIGETBSZ does; if it is
 /// missing (overlayfs) statfs does.

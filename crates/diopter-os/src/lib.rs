@@ -54,6 +54,7 @@
 pub mod child;
 pub mod privilege;
 pub mod errno;
+pub mod limit;
 pub mod fork;
 mod per_process;
 

@@ -14,6 +14,8 @@ pub mod bare;
 
 use crate::errno::Errno;
 
+pub use crate::limit::Limit;
+
 /// `IORING_REGISTER_BUFFERS`, linux/io_uring.h.
 pub const REGISTER_BUFFERS: u32 = 0;
 /// `IORING_REGISTER_BUFFERS2`, linux/io_uring.h: a sparse table of buffers.
@@ -146,36 +148,12 @@ pub fn end_after(seconds: u32) {
     unsafe { libc::alarm(seconds) };
 }
 
-/// A limit of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// `RLIMIT_NOFILE`, descriptors.
-    OpenFiles,
-    /// `RLIMIT_MEMLOCK`, bytes.
-    LockedMemory,
-    /// `RLIMIT_AS`, bytes.
-    AddressSpace,
-    /// `RLIMIT_FSIZE`, bytes of a regular file.
-    FileSize,
-}
-
 /// Sets a soft limit; the hard limit stays.
 ///
 /// # Errors
 /// Fails as setrlimit does.
 pub fn set_limit(limit: Limit, value: u64) -> io::Result<()> {
-    let resource = match limit {
-        Limit::OpenFiles => libc::RLIMIT_NOFILE,
-        Limit::LockedMemory => libc::RLIMIT_MEMLOCK,
-        Limit::AddressSpace => libc::RLIMIT_AS,
-        Limit::FileSize => libc::RLIMIT_FSIZE,
-    };
-    let mut both = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `both` is a live `rlimit` that the call fills.
-    check(unsafe { libc::getrlimit(resource, &raw mut both) })?;
-    both.rlim_cur = value.min(both.rlim_max);
-    // SAFETY: `both` is a live `rlimit` that the call reads.
-    check(unsafe { libc::setrlimit(resource, &raw const both) })
+    limit.set(value).map_err(|errno| io::Error::from_raw_os_error(errno.raw()))
 }
 
 /// Makes this process one of the user and group `id`, without capabilities and other groups.
@@ -205,15 +183,7 @@ pub fn is_root() -> bool {
 /// Fails as seccomp does.
 pub fn refuse_uring(errno: Errno) -> io::Result<()> {
     let numbers = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
-    let [setup, enter, register] = numbers.map(number);
-    install(&mut [
-        load(SECCOMP_NUMBER),
-        jump_if_equal(setup, 3, 0),
-        jump_if_equal(enter, 2, 0),
-        jump_if_equal(register, 1, 0),
-        ret(libc::SECCOMP_RET_ALLOW),
-        ret(refusal(errno)),
-    ])
+    refuse_calls(&numbers, errno)
 }
 
 /// Makes the kernel fail every later call of Linux AIO of this process with `errno`. It cannot be
@@ -222,16 +192,36 @@ pub fn refuse_uring(errno: Errno) -> io::Result<()> {
 /// # Errors
 /// Fails as seccomp does.
 pub fn refuse_aio(errno: Errno) -> io::Result<()> {
-    let numbers = [libc::SYS_io_setup, libc::SYS_io_submit, libc::SYS_io_getevents];
-    let [setup, submit, getevents] = numbers.map(number);
-    install(&mut [
-        load(SECCOMP_NUMBER),
-        jump_if_equal(setup, 3, 0),
-        jump_if_equal(submit, 2, 0),
-        jump_if_equal(getevents, 1, 0),
-        ret(libc::SECCOMP_RET_ALLOW),
-        ret(refusal(errno)),
-    ])
+    refuse_calls(&[libc::SYS_io_setup, libc::SYS_io_submit, libc::SYS_io_getevents], errno)
+}
+
+/// Makes the kernel fail every later call of this process that reports or sets a limit with
+/// `errno`. It cannot be undone.
+///
+/// # Errors
+/// Fails as seccomp does.
+pub fn refuse_limits(errno: Errno) -> io::Result<()> {
+    refuse_calls(&[libc::SYS_prlimit64, libc::SYS_getrlimit, libc::SYS_setrlimit], errno)
+}
+
+/// Makes the kernel fail every later `fallocate` and `madvise` of this process with `errno`: hints
+/// for the kernel. It cannot be undone.
+///
+/// # Errors
+/// Fails as seccomp does.
+pub fn refuse_hints(errno: Errno) -> io::Result<()> {
+    refuse_calls(&[libc::SYS_fallocate, libc::SYS_madvise, libc::SYS_fadvise64], errno)
+}
+
+/// Makes the kernel fail the system calls of these numbers with `errno` from now on.
+fn refuse_calls(numbers: &[libc::c_long], errno: Errno) -> io::Result<()> {
+    let mut program = vec![load(SECCOMP_NUMBER)];
+    for (place, call) in numbers.iter().enumerate() {
+        let to_the_last = u8::try_from(numbers.len() - place).expect("few calls");
+        program.push(jump_if_equal(number(*call), to_the_last, 0));
+    }
+    program.extend([ret(libc::SECCOMP_RET_ALLOW), ret(refusal(errno))]);
+    install(&mut program)
 }
 
 /// Makes the kernel fail the registration `opcode` of every ring with `errno`, as a kernel does

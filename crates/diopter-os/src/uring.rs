@@ -462,17 +462,6 @@ struct EventsArgument {
     timespec: *const types::Timespec,
 }
 
-/// Returns the limit of this process's open descriptors (`RLIMIT_NOFILE`).
-#[must_use]
-pub fn descriptors_max() -> u64 {
-    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
-}
-
-/// Returns how many bytes this process may lock (`RLIMIT_MEMLOCK`).
-fn memlock_max() -> u64 {
-    rustix::process::getrlimit(rustix::process::Resource::Memlock).current.unwrap_or(u64::MAX)
-}
-
 fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }

@@ -279,7 +279,8 @@ fn is_locked_down(lockdown: Option<&str>, command_line: Option<&str>) -> bool {
 
 /// The running kernel, as `uname -r` prints it.
 pub(super) fn release() -> String {
-    rustix::system::uname().release().to_string_lossy().into_owned()
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim_end().to_owned()
 }
 
 /// Reads a small file. `header_page` says nothing more after a read of a few bytes, so the buffer

@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use diopter_os::fiemap::{FiemapExtent, fiemap};
-use diopter_os::file::{FileKind, reopen_buffered, size_limit, stat_size};
+use diopter_os::file::{FileKind, reopen_buffered, stat_size};
+use diopter_os::limit::file_size_max;
 use diopter_os::residency::residency;
 use diopter_os::{Errno, OpenObject, fork, space};
 
@@ -121,7 +122,7 @@ impl BackingObject for LocalObject {
 
     fn write_limit(&self) -> u64 {
         // The kernel does not apply it to block devices.
-        if self.kind == FileKind::Regular { size_limit() } else { u64::MAX }
+        if self.kind == FileKind::Regular { file_size_max() } else { u64::MAX }
     }
 
     fn set_size(&self, size: u64) -> Result<(), Errno> {

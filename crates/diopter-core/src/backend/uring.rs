@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use diopter_os::uring::{descriptors_max, is_direct};
+use diopter_os::limit::open_files_max;
+use diopter_os::uring::is_direct;
 use diopter_os::{BioId, BioResult, Errno, Ring, RingWanted, Slab, rw};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
@@ -78,7 +79,7 @@ impl Counted {
     fn new() -> Option<Counted> {
         let others = RINGS.fetch_add(1, Ordering::Relaxed);
         // Dropped, and no longer counted, if it is one too many.
-        Some(Counted).filter(|_| u64::from(others) < descriptors_max() / DESCRIPTORS_PER_RING)
+        Some(Counted).filter(|_| u64::from(others) < open_files_max() / DESCRIPTORS_PER_RING)
     }
 }
 

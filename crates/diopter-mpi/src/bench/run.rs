@@ -212,6 +212,7 @@ where
 /// Describes this machine, with its name: a straggler is found by it.
 fn environment_of(file: &Path) -> Environment {
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim_end().to_owned();
     Environment { host, ..environment::of(dir) }
 }

@@ -8,9 +8,10 @@ use io_uring::IoUring;
 use crate::buf::Mapping;
 use crate::errno::Errno;
 use crate::lease::Leases;
+use crate::limit::locked_memory_max;
 use crate::memory::MemoryId;
 use crate::owned::Registration;
-use crate::uring::{Ring, memlock_max, next_serial};
+use crate::uring::{Ring, next_serial};
 
 /// Buffers that a ring registers by itself, at most.
 const BUFFERS_MAX: u16 = 1024;
@@ -48,7 +49,7 @@ impl OftenUsed {
             bytes: vec![0; usize::from(BUFFERS_MAX)].into(),
             free: (0..BUFFERS_MAX).rev().collect(),
             total: 0,
-            process_max: memlock_max() / MEMLOCK_SHARE,
+            process_max: locked_memory_max() / MEMLOCK_SHARE,
         })
     }
 
