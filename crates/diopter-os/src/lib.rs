@@ -95,6 +95,8 @@ pub mod xattr;
 
 pub mod file;
 
+pub mod trust;
+
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod bare;
