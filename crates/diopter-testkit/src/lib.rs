@@ -1,12 +1,13 @@
 //! The shared parts of diopter's tests: loop and zram devices, mounts, file systems that are slow
-//! or refuse, files of every shape, memory, a
-//! browser, seeds and skips. Each has an owner and goes away with
-//! it.
+//! or refuse, files of every shape, memory, a browser, programs with a time limit, matrices of
+//! cells, seeds and skips. Each has an owner and goes away with it.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "of tests, for tests: where a name says it all, nothing is added")]
 
 pub mod env;
+pub mod watched;
+pub mod matrix;
 #[cfg(feature = "browser")]
 pub mod browser;
 pub mod figures;
