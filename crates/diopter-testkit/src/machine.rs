@@ -186,6 +186,8 @@ impl Drop for Loop {
 /// A file system to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
+    Ext2,
+    Btrfs { extra: &'static [&'static str] },
     Ext4 { block: u32, extra: &'static [&'static str] },
     Xfs { extra: &'static [&'static str] },
 }
@@ -193,6 +195,8 @@ pub enum FileSystem {
 impl FileSystem {
     fn name(self) -> &'static str {
         match self {
+            FileSystem::Ext2 => "ext2",
+            FileSystem::Btrfs { .. } => "btrfs",
             FileSystem::Ext4 { .. } => "ext4",
             FileSystem::Xfs { .. } => "xfs",
         }
@@ -200,7 +204,8 @@ impl FileSystem {
 
     fn capability(self) -> Capability {
         match self {
-            FileSystem::Ext4 { .. } => Capability::Ext4,
+            FileSystem::Ext2 | FileSystem::Ext4 { .. } => Capability::Ext4,
+            FileSystem::Btrfs { .. } => Capability::Btrfs,
             FileSystem::Xfs { .. } => Capability::Xfs,
         }
     }
@@ -208,6 +213,10 @@ impl FileSystem {
     fn make(self, device: &Path) -> Result<(), String> {
         let device = text(device);
         let made = match self {
+            FileSystem::Ext2 => run("mkfs.ext2", &["-q", "-F", "-m", "0", device]),
+            FileSystem::Btrfs { extra } => {
+                run("mkfs.btrfs", &[&["--quiet", "--force"], extra, &[device]].concat())
+            }
             FileSystem::Ext4 { block, extra } => {
                 let block = block.to_string();
                 let lazy = "lazy_itable_init=0,lazy_journal_init=0";
@@ -294,7 +303,10 @@ impl Mount {
         self.unmount()?;
         let Some(device) = &self.device else { return Ok(()) };
         let checked = match self.kind {
-            Some(FileSystem::Ext4 { .. }) => run("e2fsck", &["-fn", text(device.device())]),
+            Some(FileSystem::Btrfs { .. }) => run("btrfs", &["check", text(device.device())]),
+            Some(FileSystem::Ext2 | FileSystem::Ext4 { .. }) => {
+                run("e2fsck", &["-fn", text(device.device())])
+            }
             Some(FileSystem::Xfs { .. }) => run("xfs_repair", &["-n", text(device.device())]),
             None => Ok(String::new()),
         };

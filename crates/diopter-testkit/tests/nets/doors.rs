@@ -1,0 +1,325 @@
+//! The doors: for each the program, its words, the files that are there before, and how the files
+//! are judged after it. The judgement reads files by plain calls.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use diopter_testkit::matrix::{Fault, Outcome};
+use diopter_testkit::watched::Ended;
+
+use crate::built::succeeds;
+use crate::ground::{Ground, create_striped, files_below, striped};
+
+/// Which program a door is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Dio,
+    Rust,
+    C,
+}
+
+/// What a door makes, and how it is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Makes {
+    /// A new file or none, atomically.
+    New,
+    /// A file in place of an old one, atomically.
+    Replaced,
+    /// A file, written in place: after an error it may have any content.
+    InPlace,
+    /// A file, written in place from front to back: after an error it has the first bytes of the
+    /// content and no others.
+    Stream,
+    /// A directory: after an error it has some of the files, each of them whole.
+    Tree,
+    /// A striped file in place of an old one, atomically.
+    Striped,
+    /// A new striped file or none.
+    NewStriped,
+    /// The file inside the image, copied out, or none.
+    FromImage,
+    /// Nothing: the sum of the file is printed.
+    Sum,
+    /// Nothing: status 0 or an error, never 1.
+    Equal,
+    /// Nothing: status 1 or an error, never 0.
+    Different,
+}
+
+/// A way in.
+#[derive(Debug)]
+pub struct Door {
+    pub name: &'static str,
+    pub program: Program,
+    /// `FILE`, `CHANGED`, `TREE`, `IMAGE`, `SOURCE.dio`, `TARGET` and `STRIPED` are names of the
+    /// cell's files.
+    pub words: &'static [&'static str],
+    pub makes: Makes,
+    /// The door writes files of the file system that is under test.
+    pub writes: bool,
+}
+
+const fn dio(name: &'static str, words: &'static [&'static str], makes: Makes) -> Door {
+    let writes = !matches!(makes, Makes::Sum | Makes::Equal | Makes::Different);
+    Door { name, program: Program::Dio, words, makes, writes }
+}
+
+const fn reads(name: &'static str, program: Program, words: &'static [&'static str]) -> Door {
+    Door { name, program, words, makes: Makes::New, writes: false }
+}
+
+const fn writes(door: Door, makes: Makes) -> Door {
+    Door { makes, writes: true, ..door }
+}
+
+pub const DOORS: &[Door] = &[
+    dio("cp-new", &["cp", "--bs=64k", "FILE", "TARGET"], Makes::New),
+    dio("cp-over", &["cp", "FILE", "TARGET"], Makes::Replaced),
+    dio("cp-verify", &["cp", "--verify", "--bs=256k", "FILE", "TARGET"], Makes::Replaced),
+    dio("cp-sparse", &["cp", "--sparse=always", "--bs=256k", "FILE", "TARGET"], Makes::Replaced),
+    dio("cp-tree", &["cp", "-r", "TREE", "TARGET"], Makes::Tree),
+    dio("cp-striped", &["cp", "--bs=256k", "FILE", "STRIPED"], Makes::Striped),
+    dio("cp-striped-sparse", &["cp", "--sparse=always", "FILE", "STRIPED"], Makes::Striped),
+    dio("cp-striped-new", &["cp", "--striped", "SOURCE.dio", "STRIPED"], Makes::NewStriped),
+    dio("cp-image", &["cp", "IMAGE::/inside", "TARGET"], Makes::FromImage),
+    dio("verify-same", &["verify", "FILE", "SOURCE.dio"], Makes::Equal),
+    dio("verify-different", &["verify", "FILE", "CHANGED"], Makes::Different),
+    dio("sum", &["sum", "FILE"], Makes::Sum),
+    dio("run-dd", RUN_DD, Makes::InPlace),
+    dio("run-all-cp", RUN_ALL_CP, Makes::InPlace),
+    reads("rust-calls-read", Program::Rust, &["calls-read", "FILE", "TARGET"]),
+    reads("rust-queue-read", Program::Rust, &["queue-read", "FILE", "TARGET"]),
+    reads("rust-futures-read", Program::Rust, &["futures-read", "FILE", "TARGET"]),
+    reads("rust-ranges-read", Program::Rust, &["ranges-read", "FILE", "TARGET"]),
+    reads("rust-reader", Program::Rust, &["reader-read", "FILE", "TARGET"]),
+    writes(reads("rust-calls", Program::Rust, &["calls-write", "FILE", "TARGET"]), Makes::Stream),
+    writes(reads("rust-queue", Program::Rust, &["queue-write", "FILE", "TARGET"]), Makes::InPlace),
+    writes(
+        reads("rust-futures", Program::Rust, &["futures-write", "FILE", "TARGET"]),
+        Makes::InPlace,
+    ),
+    writes(
+        reads("rust-ranges", Program::Rust, &["ranges-write", "FILE", "TARGET"]),
+        Makes::InPlace,
+    ),
+    writes(
+        reads("rust-writer", Program::Rust, &["writer-write", "FILE", "TARGET"]),
+        Makes::InPlace,
+    ),
+    writes(
+        reads("rust-writer-hinted", Program::Rust, &["hinted-write", "FILE", "TARGET"]),
+        Makes::InPlace,
+    ),
+    writes(
+        reads("rust-writer-reserved", Program::Rust, &["reserved-write", "FILE", "TARGET"]),
+        Makes::InPlace,
+    ),
+    reads("c-calls-read", Program::C, &["calls-read", "FILE", "TARGET"]),
+    reads("c-queue-read", Program::C, &["queue-read", "FILE", "TARGET"]),
+    writes(reads("c-calls", Program::C, &["calls-write", "FILE", "TARGET"]), Makes::Stream),
+    writes(reads("c-queue", Program::C, &["queue-write", "FILE", "TARGET"]), Makes::InPlace),
+];
+
+/// Blocks of 100,000 bytes: the kernel refuses each, and the library serves it.
+const RUN_DD: &[&str] = &[
+    "run",
+    "--",
+    "dd",
+    "if=FILE",
+    "of=TARGET",
+    "bs=100000",
+    "iflag=direct",
+    "oflag=direct",
+    "conv=fsync",
+];
+
+const RUN_ALL_CP: &[&str] = &["run", "--all", "--min-size", "4k", "--", "cp", "FILE", "TARGET"];
+
+/// The door of this name.
+pub fn door(name: &str) -> &'static Door {
+    DOORS.iter().find(|door| door.name == name).unwrap_or_else(|| panic!("no door {name}"))
+}
+
+impl Door {
+    /// Makes the files that are there before.
+    pub fn prepare(&self, ground: &Ground<'_>) {
+        ground.clear();
+        let old = &ground.sources.old;
+        match self.makes {
+            Makes::Replaced => drop(fs::copy(old, ground.target()).unwrap()),
+            Makes::Striped => {
+                create_striped(ground.built, &ground.manifest(), [&ground.dir, &ground.objects]);
+                succeeds(Command::new(&ground.built.dio).arg("cp").arg(old).arg(ground.manifest()));
+            }
+            _ => {}
+        }
+    }
+
+    /// The program and its words.
+    pub fn words(&self, ground: &Ground<'_>) -> Vec<String> {
+        let (sources, built) = (ground.sources, ground.built);
+        let program = match self.program {
+            Program::Dio => &built.dio,
+            Program::Rust => &built.rust,
+            Program::C => &built.c,
+        };
+        let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+        let names = [
+            ("SOURCE.dio", text(&sources.striped)),
+            ("CHANGED", text(&sources.changed)),
+            ("STRIPED", text(&ground.manifest())),
+            ("TARGET", text(&ground.target())),
+            ("IMAGE", text(&sources.image)),
+            ("FILE", text(&sources.file)),
+            ("TREE", text(&sources.tree)),
+        ];
+        let word = |word: &&str| match names.iter().find(|(name, _)| word.contains(name)) {
+            Some((name, path)) => word.replace(name, path),
+            None => (*word).to_owned(),
+        };
+        std::iter::once(text(program)).chain(self.words.iter().map(word)).collect()
+    }
+
+    /// Judges what a program that ended by itself left. `before` are the files that were there.
+    pub fn judge(&self, ground: &Ground<'_>, before: &BTreeSet<PathBuf>, ended: &Ended) -> Outcome {
+        let fault = |fault, why: String| Outcome::Fault(fault, format!("{why}: {}", ended.shown()));
+        if self.has_succeeded(ended) {
+            return match self.whole(ground, ended) {
+                Err(why) => fault(Fault::WrongBytes, why),
+                Ok(files) => {
+                    let after = ground.names();
+                    let foreign: Vec<_> =
+                        after.iter().filter(|name| !files.contains(*name)).collect();
+                    match foreign.is_empty() {
+                        true => Outcome::Right,
+                        false => fault(Fault::LeftBehind, format!("{foreign:?}")),
+                    }
+                }
+            };
+        }
+        if self.makes == Makes::Equal && ended.status.code() == Some(1) {
+            return fault(Fault::WrongBytes, "a difference is reported".to_owned());
+        }
+        if let Err(why) = self.kept(ground) {
+            return fault(Fault::OldContentLost, why);
+        }
+        let is_left = |name: &&PathBuf| !before.contains(*name) && !self.may_leave(ground, name);
+        let after = ground.names();
+        let left: Vec<_> = after.iter().filter(is_left).collect();
+        match left.is_empty() {
+            true => Outcome::Error,
+            false => fault(Fault::LeftBehind, format!("{left:?}")),
+        }
+    }
+
+    fn has_succeeded(&self, ended: &Ended) -> bool {
+        match self.makes {
+            Makes::Different => matches!(ended.status.code(), Some(0 | 1)),
+            _ => ended.status.success(),
+        }
+    }
+
+    /// Returns the files that there should be after success, if the content is right.
+    fn whole(&self, ground: &Ground<'_>, ended: &Ended) -> Result<BTreeSet<PathBuf>, String> {
+        let (sources, target) = (ground.sources, ground.target());
+        let is = |path: &Path, bytes: &[u8]| differs(path, bytes).map_or(Ok(()), Err);
+        match self.makes {
+            Makes::New | Makes::Replaced | Makes::InPlace | Makes::Stream => {
+                is(&target, &sources.bytes)?;
+                Ok([target].into())
+            }
+            Makes::FromImage => {
+                is(&target, &sources.inside)?;
+                Ok([target].into())
+            }
+            Makes::Tree => {
+                let mut names = BTreeSet::new();
+                for file in files_below(&sources.tree) {
+                    let name = target.join(file.strip_prefix(&sources.tree).expect("below it"));
+                    is(&name, &fs::read(&file).unwrap())?;
+                    names.insert(name);
+                }
+                Ok(names)
+            }
+            Makes::Striped | Makes::NewStriped => {
+                let (objects, bytes) = striped(&ground.manifest())?;
+                if bytes != sources.bytes {
+                    return Err(first_difference(&bytes, &sources.bytes));
+                }
+                Ok(objects.into_iter().chain([ground.manifest()]).collect())
+            }
+            Makes::Sum => {
+                let sum = blake3::hash(&sources.bytes).to_hex();
+                match ended.stdout.starts_with(sum.as_str()) {
+                    true => Ok(BTreeSet::new()),
+                    false => Err(format!("not the sum {sum}")),
+                }
+            }
+            Makes::Equal => Ok(BTreeSet::new()),
+            Makes::Different if ended.status.success() => Err("no difference is seen".to_owned()),
+            Makes::Different => Ok(BTreeSet::new()),
+        }
+    }
+
+    /// After an error: the old content is there where it is promised, and no part of a new one.
+    fn kept(&self, ground: &Ground<'_>) -> Result<(), String> {
+        let (sources, target) = (ground.sources, ground.target());
+        match self.makes {
+            Makes::Replaced => differs(&target, &sources.old_bytes).map_or(Ok(()), Err),
+            Makes::Striped => {
+                let (_, bytes) = striped(&ground.manifest())?;
+                let is_same = bytes == sources.old_bytes;
+                if is_same { Ok(()) } else { Err(first_difference(&bytes, &sources.old_bytes)) }
+            }
+            Makes::Tree => {
+                for file in files_below(&sources.tree) {
+                    let name = target.join(file.strip_prefix(&sources.tree).expect("below it"));
+                    if name.exists() {
+                        differs(&name, &fs::read(&file).unwrap()).map_or(Ok(()), Err)?;
+                    }
+                }
+                Ok(())
+            }
+            Makes::Stream if target.exists() => {
+                let found = fs::read(&target).unwrap();
+                if sources.bytes.starts_with(&found) {
+                    return Ok(());
+                }
+                Err(format!("not a prefix: {}", first_difference(&found, &sources.bytes)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Files that an error may leave: those that are written in place, and whole ones of a tree.
+    fn may_leave(&self, ground: &Ground<'_>, name: &Path) -> bool {
+        let target = ground.target();
+        match self.makes {
+            Makes::InPlace | Makes::Stream => name == target,
+            // Written by plain calls of the program.
+            Makes::New => self.program != Program::Dio && name == target,
+            Makes::Tree => name
+                .strip_prefix(&target)
+                .is_ok_and(|below| ground.sources.tree.join(below).exists()),
+            _ => false,
+        }
+    }
+}
+
+/// How a file differs from what it should have, if it does.
+fn differs(path: &Path, bytes: &[u8]) -> Option<String> {
+    match fs::read(path) {
+        Ok(found) if found == bytes => None,
+        Ok(found) => Some(format!("{}: {}", path.display(), first_difference(&found, bytes))),
+        Err(error) => Some(format!("{}: {error}", path.display())),
+    }
+}
+
+fn first_difference(found: &[u8], bytes: &[u8]) -> String {
+    let (has, wants) = (found.len(), bytes.len());
+    let at = found.iter().zip(bytes).position(|(one, other)| one != other);
+    let at = at.unwrap_or(has.min(wants));
+    format!("{has} bytes for {wants}, they differ at {at}")
+}

@@ -1,0 +1,208 @@
+//! Small file systems whose free space is set by a filler, or by a quota.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use diopter_testkit::env::{Capability, skip};
+use diopter_testkit::machine::{FileSystem, Loop, Mount, run};
+use rustix::fs::{FallocateFlags, fallocate, statvfs, syncfs};
+use rustix::io::Errno;
+
+const MIB: u64 = 1 << 20;
+
+/// The project of a quota.
+const PROJECT: &str = "7";
+
+/// The least piece of a filler.
+const FILLER_PIECE_MIN: u64 = 4096;
+
+/// Files that fill the metadata of a file system, and the bytes that each of them takes there.
+const FILES_MAX: u32 = 100_000;
+const INLINE_BYTES: usize = 1900;
+
+/// What is scarce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scarce {
+    /// Blocks, by a file that takes the others.
+    Space,
+    /// Blocks of a project, by its quota.
+    Quota,
+    /// Space for inodes and small files, by small files.
+    Metadata,
+}
+
+/// A file system to fill.
+pub struct Kind {
+    pub name: &'static str,
+    pub scarce: Scarce,
+    /// `None` is a tmpfs.
+    file_system: Option<FileSystem>,
+    bytes: u64,
+    options: &'static str,
+}
+
+const fn ext4(extra: &'static [&'static str]) -> Option<FileSystem> {
+    Some(FileSystem::Ext4 { block: 4096, extra })
+}
+
+const fn space(name: &'static str, file_system: Option<FileSystem>, bytes: u64) -> Kind {
+    Kind { name, scarce: Scarce::Space, file_system, bytes, options: "defaults" }
+}
+
+pub const KINDS: &[Kind] = &[
+    space("ext2", Some(FileSystem::Ext2), 40 * MIB),
+    space("ext4", ext4(&["-m", "0", "-J", "size=4"]), 48 * MIB),
+    space("xfs", Some(FileSystem::Xfs { extra: &["-m", "reflink=0"] }), 64 * MIB),
+    space("btrfs", Some(FileSystem::Btrfs { extra: &[] }), 160 * MIB),
+    space("tmpfs", None, 32 * MIB),
+    Kind {
+        scarce: Scarce::Quota,
+        options: "prjquota",
+        ..space("quota", ext4(&["-m", "0", "-O", "project,quota"]), 64 * MIB)
+    },
+    Kind {
+        scarce: Scarce::Metadata,
+        ..space("btrfs-metadata", Some(FileSystem::Btrfs { extra: &[] }), 160 * MIB)
+    },
+];
+
+/// The kind of this name.
+pub fn kind(name: &str) -> &'static Kind {
+    KINDS.iter().find(|kind| kind.name == name).unwrap_or_else(|| panic!("no kind {name}"))
+}
+
+/// A mounted file system.
+pub struct Volume {
+    kind: &'static Kind,
+    mount: Mount,
+}
+
+impl Volume {
+    /// Makes it; `None`, and a skip, where a tool or the kernel's part is missing.
+    pub fn new(kind: &'static Kind) -> Option<Volume> {
+        if let Some((capability, why)) = kind.file_system.and_then(FileSystem::missing) {
+            skip(capability, why);
+            return None;
+        }
+        let mount = match kind.file_system {
+            None => Mount::tmpfs(kind.bytes),
+            // In memory: a flush of a cell does not wait for a disk.
+            Some(file_system) => Loop::new_in(Path::new("/dev/shm"), kind.name, kind.bytes)
+                .and_then(|device| Mount::on(device, file_system, kind.options)),
+        };
+        let volume = Volume { kind, mount: mount.unwrap_or_else(|why| panic!("{why}")) };
+        if kind.scarce == Scarce::Quota && !volume.has_project() {
+            return None;
+        }
+        Some(volume)
+    }
+
+    /// Where cells have their files. Files next to it are fillers.
+    pub fn dir(&self) -> PathBuf {
+        self.project().join("cell")
+    }
+
+    fn project(&self) -> PathBuf {
+        self.mount.path().join("project")
+    }
+
+    fn has_project(&self) -> bool {
+        fs::create_dir(self.project()).unwrap();
+        let project = self.project();
+        let name = project.to_str().expect("UTF-8");
+        let set = run("chattr", &["-p", PROJECT, name]).and_then(|_| run("chattr", &["+P", name]));
+        match set.and_then(|_| self.limit(self.kind.bytes / 2)) {
+            Ok(()) => true,
+            Err(why) => {
+                skip(Capability::Ext4, format!("project quotas: {why}"));
+                false
+            }
+        }
+    }
+
+    fn limit(&self, bytes: u64) -> Result<(), String> {
+        let mount = self.mount.path().to_str().expect("UTF-8");
+        let blocks = (bytes / 1024).max(1).to_string();
+        run("setquota", &["-P", PROJECT, "0", &blocks, "0", "0", mount]).map(drop)
+    }
+
+    /// Gives all space back.
+    pub fn release(&self) {
+        if self.kind.scarce == Scarce::Quota {
+            return self.limit(self.kind.bytes / 2).unwrap();
+        }
+        let filler = self.project().join("filler");
+        let removed = fs::remove_dir_all(&filler);
+        if let Err(error) = removed
+            && error.kind() != ErrorKind::NotFound
+        {
+            panic!("{}: {error}", filler.display());
+        }
+        fs::create_dir_all(&filler).unwrap();
+        self.sync();
+    }
+
+    /// Takes space until about so many bytes are left.
+    pub fn leave(&self, bytes: u64) {
+        self.sync();
+        let filler = self.project().join("filler");
+        match self.kind.scarce {
+            Scarce::Quota => {
+                let found = statvfs(self.project()).unwrap();
+                let used = (found.f_blocks - found.f_bavail) * found.f_frsize;
+                return self.limit(used + bytes).unwrap();
+            }
+            Scarce::Space => fill(&filler.join("space"), bytes),
+            Scarce::Metadata => fill_metadata(&filler, bytes / u64::from(FILES_MAX)),
+        }
+        self.sync();
+    }
+
+    /// A full file system may have no space for its journal: the next call finds that.
+    fn sync(&self) {
+        let synced = File::open(self.mount.path()).map(syncfs);
+        assert!(matches!(synced, Ok(Ok(()) | Err(Errno::NOSPC))), "{synced:?}");
+    }
+
+    pub fn finish(self) {
+        self.mount.finish().unwrap_or_else(|why| panic!("{}: {why}", self.kind.name));
+    }
+}
+
+/// Writes or allocates a file until nothing is left, and cuts `left` bytes of it off.
+fn fill(path: &Path, left: u64) {
+    let mut file = File::create(path).unwrap();
+    let zeros = vec![0; usize::try_from(MIB).expect("a MiB")];
+    let (mut end, mut piece) = (0, 16 * MIB);
+    while piece >= FILLER_PIECE_MIN {
+        match fallocate(&file, FallocateFlags::empty(), end, piece) {
+            Ok(()) => end += piece,
+            Err(Errno::OPNOTSUPP) => {
+                while file.write(&zeros).is_ok_and(|count| count > 0) {}
+                end = file.metadata().unwrap().len();
+                break;
+            }
+            Err(_) => piece /= 2,
+        }
+    }
+    // What a failed allocation may have left behind the end goes, too.
+    file.set_len(end.saturating_sub(left)).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// Makes small files, whose bytes are next to their names, until there is no space for another, and
+/// removes `left` of them.
+fn fill_metadata(dir: &Path, left: u64) {
+    let bytes = [7; INLINE_BYTES];
+    let name = |number: u32| dir.join(number.to_string());
+    let mut count = 0;
+    while count < FILES_MAX && fs::write(name(count), bytes).is_ok() {
+        count += 1;
+    }
+    let left = u32::try_from(left).unwrap_or(0);
+    for number in count.saturating_sub(left)..=count {
+        // The last one may not be there.
+        fs::remove_file(name(number)).unwrap_or(());
+    }
+}
