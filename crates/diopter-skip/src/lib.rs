@@ -155,6 +155,8 @@ capabilities! {
     Python = "python3",
     /// The tools that build and test the Python package, from PyPI.
     PythonWheels = "python-wheels",
+    /// Quotas of projects on ext4.
+    Quota = "quota",
     /// Reflinks.
     Reflink = "reflink",
     /// Root.

@@ -74,7 +74,7 @@ impl Outcome {
 
     /// The fault that the end of a program alone shows: no end in time, a signal, a panic, an error
     /// without any of `names` in its message. `None` for status 0 and for an error as it should be.
-    pub fn of_end(ended: &Ended, names: &[&str]) -> Option<Outcome> {
+    pub fn of_end(ended: &Ended, names: &[impl AsRef<str>]) -> Option<Outcome> {
         use std::os::unix::process::ExitStatusExt;
         let fault = |fault| Some(Outcome::Fault(fault, ended.shown()));
         if ended.was_killed {
@@ -87,7 +87,7 @@ impl Outcome {
         if ended.status.code() == Some(101) || ended.stderr.contains("panicked at") {
             return fault(Fault::Panic);
         }
-        let is_named = names.iter().any(|name| ended.stderr.contains(name));
+        let is_named = names.iter().any(|name| ended.stderr.contains(name.as_ref()));
         if !ended.status.success() && !is_named { fault(Fault::Unnamed) } else { None }
     }
 }

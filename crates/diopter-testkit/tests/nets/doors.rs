@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use diopter_testkit::matrix::{Fault, Outcome};
-use diopter_testkit::watched::Ended;
+use diopter_testkit::watched::{self, Ended};
 
 use crate::built::succeeds;
 use crate::ground::{Ground, create_striped, files_below, striped};
@@ -143,6 +144,23 @@ pub fn door(name: &str) -> &'static Door {
 }
 
 impl Door {
+    /// The variable of the backend has an effect.
+    pub fn has_backend(&self) -> bool {
+        !self.name.starts_with("run-") && !self.name.contains("-calls")
+    }
+
+    /// Texts of which the message of an error has one. The library does not name the file: its
+    /// caller has it open. It names the operation and the bytes.
+    pub fn names(&self, ground: &Ground<'_>) -> Vec<String> {
+        let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+        let sources = ground.sources.file.parent().expect("a directory");
+        let mut names = vec![text(&ground.dir), text(&ground.objects), text(sources)];
+        if self.program != Program::Dio {
+            names.extend(["bytes [", "flush", "open", "size"].map(str::to_owned));
+        }
+        names
+    }
+
     /// Makes the files that are there before.
     pub fn prepare(&self, ground: &Ground<'_>) {
         ground.clear();
@@ -182,6 +200,19 @@ impl Door {
         std::iter::once(text(program)).chain(self.words.iter().map(word)).collect()
     }
 
+    /// Runs a command that has the words of a door in it, with the variables of a cell.
+    pub fn run(
+        &self,
+        command: &mut Command,
+        ground: &Ground<'_>,
+        backend: &str,
+        limit: Duration,
+    ) -> Ended {
+        command.env("DIOPTER_BACKEND", backend).env("DIOPTER_PRELOAD", &ground.built.preload);
+        // Cargo's, which has the loader look at a hundred places.
+        watched::run(command.env_remove("LD_LIBRARY_PATH"), limit)
+    }
+
     /// Judges what a program that ended by itself left. `before` are the files that were there.
     pub fn judge(&self, ground: &Ground<'_>, before: &BTreeSet<PathBuf>, ended: &Ended) -> Outcome {
         let fault = |fault, why: String| Outcome::Fault(fault, format!("{why}: {}", ended.shown()));
@@ -214,7 +245,8 @@ impl Door {
         }
     }
 
-    fn has_succeeded(&self, ended: &Ended) -> bool {
+    /// The status of a door that did its work.
+    pub fn has_succeeded(&self, ended: &Ended) -> bool {
         match self.makes {
             Makes::Different => matches!(ended.status.code(), Some(0 | 1)),
             _ => ended.status.success(),

@@ -144,16 +144,14 @@ fn run(cell: &Cell, volume: &Volume, ground: &Ground<'_>) -> Outcome {
     words.extend(door.words(ground));
     let before = ground.names();
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).env("DIOPTER_PRELOAD", &ground.built.preload);
-    command.env("DIOPTER_BACKEND", if is_limit { "auto" } else { parts[2] });
-    let ended = watched::run(&mut command, LIMIT);
+    let backend = if is_limit { "auto" } else { parts[2] };
+    let ended = door.run(command.args(&words[1..]), ground, backend, LIMIT);
     // What a signal does to a program is the program's choice, except for the command's own.
     let is_plain = door.program != Program::Dio || door.name.starts_with("run-");
     if is_limit && is_plain && parts[2] == "default" && is_killed_by(&ended, TOO_LARGE) {
         return Outcome::Error;
     }
-    let names = [ground.dir.to_str().expect("UTF-8"), "striped.dio"];
-    let judged = Outcome::of_end(&ended, &names);
+    let judged = Outcome::of_end(&ended, &door.names(ground));
     judged.unwrap_or_else(|| door.judge(ground, &before, &ended))
 }
 

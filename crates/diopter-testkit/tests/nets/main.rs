@@ -6,3 +6,4 @@ mod ground;
 mod doors;
 
 mod full;
+mod refused;

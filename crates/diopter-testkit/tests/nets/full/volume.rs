@@ -1,5 +1,6 @@
 //! Small file systems whose free space is set by a filler, or by a quota.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,12 @@ const FILLER_PIECE_MIN: u64 = 4096;
 /// Files that fill the metadata of a file system, and the bytes that each of them takes there.
 const FILES_MAX: u32 = 100_000;
 const INLINE_BYTES: usize = 1900;
+
+/// Small files that are removed for what a cell has before.
+const FILES_ROOM: u32 = 400;
+
+/// Bytes of space where space for metadata is scarce.
+const SPACE_NEXT_TO_METADATA: u64 = 16 << 20;
 
 /// What is scarce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +83,8 @@ pub fn kind(name: &str) -> &'static Kind {
 pub struct Volume {
     kind: &'static Kind,
     mount: Mount,
+    /// Small files that fill the metadata, by number.
+    small: Cell<u32>,
 }
 
 impl Volume {
@@ -91,7 +100,14 @@ impl Volume {
             Some(file_system) => Loop::new_in(Path::new("/dev/shm"), kind.name, kind.bytes)
                 .and_then(|device| Mount::on(device, file_system, kind.options)),
         };
-        let volume = Volume { kind, mount: mount.unwrap_or_else(|why| panic!("{why}")) };
+        let mount = match mount {
+            Err(why) if kind.scarce == Scarce::Quota => {
+                skip(Capability::Quota, why);
+                return None;
+            }
+            mount => mount.unwrap_or_else(|why| panic!("{why}")),
+        };
+        let volume = Volume { kind, mount, small: Cell::new(0) };
         if kind.scarce == Scarce::Quota && !volume.has_project() {
             return None;
         }
@@ -115,7 +131,7 @@ impl Volume {
         match set.and_then(|_| self.limit(self.kind.bytes / 2)) {
             Ok(()) => true,
             Err(why) => {
-                skip(Capability::Ext4, format!("project quotas: {why}"));
+                skip(Capability::Quota, why);
                 false
             }
         }
@@ -132,7 +148,11 @@ impl Volume {
         if self.kind.scarce == Scarce::Quota {
             return self.limit(self.kind.bytes / 2).unwrap();
         }
-        let filler = self.project().join("filler");
+        if self.kind.scarce == Scarce::Metadata {
+            self.remove_small(FILES_ROOM);
+            return self.sync();
+        }
+        let filler = self.filler();
         let removed = fs::remove_dir_all(&filler);
         if let Err(error) = removed
             && error.kind() != ErrorKind::NotFound
@@ -146,7 +166,7 @@ impl Volume {
     /// Takes space until about so many bytes are left.
     pub fn leave(&self, bytes: u64) {
         self.sync();
-        let filler = self.project().join("filler");
+        let filler = self.filler();
         match self.kind.scarce {
             Scarce::Quota => {
                 let found = statvfs(self.project()).unwrap();
@@ -154,9 +174,46 @@ impl Volume {
                 return self.limit(used + bytes).unwrap();
             }
             Scarce::Space => fill(&filler.join("space"), bytes),
-            Scarce::Metadata => fill_metadata(&filler, bytes / u64::from(FILES_MAX)),
+            Scarce::Metadata => {
+                // All chunks are taken, so that those of metadata are full at some point.
+                let space = filler.join("space");
+                if !space.exists() {
+                    fs::create_dir_all(&filler).unwrap();
+                    fill(&space, SPACE_NEXT_TO_METADATA);
+                }
+                self.add_small();
+                self.remove_small(if bytes == 0 { 0 } else { FILES_ROOM / 8 });
+            }
         }
         self.sync();
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.project().join("filler")
+    }
+
+    fn small(&self, number: u32) -> PathBuf {
+        self.filler().join(number.to_string())
+    }
+
+    /// Makes small files, whose bytes are next to their names, until there is no space for another.
+    fn add_small(&self) {
+        let bytes = [7; INLINE_BYTES];
+        while self.small.get() < FILES_MAX {
+            let name = self.small(self.small.get());
+            if fs::write(&name, bytes).is_err() {
+                // It may be there, without its bytes.
+                return fs::remove_file(&name).unwrap_or(());
+            }
+            self.small.set(self.small.get() + 1);
+        }
+    }
+
+    fn remove_small(&self, count: u32) {
+        for _ in 0..count.min(self.small.get()) {
+            self.small.set(self.small.get() - 1);
+            fs::remove_file(self.small(self.small.get())).unwrap();
+        }
     }
 
     /// A full file system may have no space for its journal: the next call finds that.
@@ -189,20 +246,4 @@ fn fill(path: &Path, left: u64) {
     // What a failed allocation may have left behind the end goes, too.
     file.set_len(end.saturating_sub(left)).unwrap();
     file.sync_all().unwrap();
-}
-
-/// Makes small files, whose bytes are next to their names, until there is no space for another, and
-/// removes `left` of them.
-fn fill_metadata(dir: &Path, left: u64) {
-    let bytes = [7; INLINE_BYTES];
-    let name = |number: u32| dir.join(number.to_string());
-    let mut count = 0;
-    while count < FILES_MAX && fs::write(name(count), bytes).is_ok() {
-        count += 1;
-    }
-    let left = u32::try_from(left).unwrap_or(0);
-    for number in count.saturating_sub(left)..=count {
-        // The last one may not be there.
-        fs::remove_file(name(number)).unwrap_or(());
-    }
 }
