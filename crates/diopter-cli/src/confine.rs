@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use diopter::File;
 use diopter::layouts::StripedFile;
 use diopter_layouts::layout::{Layout, ObjectKind};
 use landlock::{
@@ -33,6 +34,13 @@ pub enum Allowed {
 /// Restricts the calling thread, and the threads that it starts, to the names of a command. Returns
 /// a description of the result. The caller must not have started a thread yet.
 pub fn to_names(names: &[PathBuf], allowed: Allowed) -> String {
+    // A confined process makes no file, so what trials show has to be remembered before.
+    names.iter().filter(|name| name.is_file()).for_each(|name| {
+        // A name that cannot be opened is reported when it is probed.
+        if let Ok(file) = File::options().read(true).striped(true).open(name) {
+            let _remembered = file.try_direct();
+        }
+    });
     let mut rules: Vec<(PathBuf, Allowed)> = Vec::new();
     for name in names {
         match image_path::split(name) {

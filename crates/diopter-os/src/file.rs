@@ -14,7 +14,6 @@ use crate::errno::Errno;
 use crate::file_system::FileSystem;
 
 mod alignment;
-mod btrfs;
 
 pub use alignment::{Alignment, AlignmentSource, AtomicWrite};
 
@@ -86,6 +85,8 @@ pub enum BufferedReason {
     RefusedByOpen,
     /// statx reports an alignment of 0.
     StatxSaysNo,
+    /// A trial on its file system went through the page cache.
+    SeenInTrial,
 }
 
 impl fmt::Display for BufferedReason {
@@ -94,6 +95,7 @@ impl fmt::Display for BufferedReason {
             BufferedReason::MemoryFileSystem => "the file system keeps its files in memory",
             BufferedReason::RefusedByOpen => "the file is open without O_DIRECT",
             BufferedReason::StatxSaysNo => "statx reports that the file has no direct I/O",
+            BufferedReason::SeenInTrial => "a trial on its file system went through the page cache",
         })
     }
 }
@@ -104,8 +106,10 @@ impl fmt::Display for BufferedReason {
 pub enum DirectSupport {
     /// Reads and writes.
     Full,
-    /// Writes silently go through the page cache: btrfs with data checksums since Linux 6.15.
+    /// Reads; writes silently go through the page cache, as a trial on the file system has shown.
     ReadsOnly,
+    /// Writes; reads silently go through the page cache: of compressed extents, for one.
+    WritesOnly,
     /// Neither.
     None(BufferedReason),
 }
@@ -122,10 +126,14 @@ pub struct OpenedFile {
     pub alignment: Alignment,
     /// Limits of atomic writes, if there are any.
     pub atomic_write: Option<AtomicWrite>,
-    /// The transfers for which O_DIRECT means direct I/O.
+    /// The transfers that the file system offers direct I/O for; whether they are direct is for a
+    /// trial to find out ([`crate::trial`]).
     pub direct: DirectSupport,
     /// Number of the device below: `st_dev`, or `st_rdev` of a block device.
     pub device: u64,
+    /// Number of the mount that it was opened through, if statx reports it. Since Linux 6.8 no
+    /// other mount ever has it.
+    pub mount: Option<u64>,
     /// Inode number.
     pub inode: u64,
     /// User id of the owner.
@@ -246,8 +254,6 @@ pub fn inspect(fd: OwnedFd) -> Result<OpenedFile, OpenFailure> {
         DirectSupport::None(BufferedReason::RefusedByOpen)
     } else if statx.is_some_and(alignment::says_no_direct) {
         DirectSupport::None(BufferedReason::StatxSaysNo)
-    } else if file_system == FileSystem::Btrfs && btrfs::buffers_writes(&fd, statx) {
-        DirectSupport::ReadsOnly
     } else {
         DirectSupport::Full
     };
@@ -259,6 +265,7 @@ pub fn inspect(fd: OwnedFd) -> Result<OpenedFile, OpenFailure> {
         atomic_write: statx.and_then(alignment::atomic_write_of),
         direct,
         device,
+        mount: statx.and_then(alignment::mount_of),
         inode: stat.st_ino,
         owner: stat.st_uid,
         cache_unit: cache_unit_of(&fd, kind, page),
@@ -360,7 +367,7 @@ pub fn reopen(
 }
 
 /// Returns a name of what a descriptor refers to. A thread may have its own table of descriptors.
-fn path_of(fd: BorrowedFd<'_>) -> String {
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> String {
     format!("/proc/thread-self/fd/{}", fd.as_raw_fd())
 }
 

@@ -94,6 +94,7 @@ pub mod space;
 pub mod xattr;
 
 pub mod file;
+pub mod trial;
 
 pub mod trust;
 

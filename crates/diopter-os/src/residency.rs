@@ -1,4 +1,4 @@
-//! Counts the pages of a file in the page cache.
+//! Counts the pages of a file in the page cache, and keeps pages there.
 //!
 //! The counts are a snapshot, for reports and for tests; the kernel may drop or add pages at any
 //! time.
@@ -122,7 +122,7 @@ pub(crate) fn by_mincore(
     let mut position = offset - offset % page;
     while position < end {
         let bytes = (end - position).min(WINDOW_BYTES);
-        pages_cached += Window::map(fd, position, bytes)?.pages_present()?;
+        pages_cached += Window::map(fd, position, bytes, MapFlags::SHARED)?.pages_present()?;
         // At most `end`, so this cannot wrap; each iteration but the last advances by a whole
         // window.
         position += bytes;
@@ -142,20 +142,31 @@ struct Window {
     bytes: usize,
 }
 
+/// The first pages of a file, kept in the page cache: they are mapped, and locked if the process
+/// may lock memory.
+pub(crate) struct KeptMapped {
+    _window: Window,
+}
+
+impl KeptMapped {
+    /// Maps `bytes` from the start of a file that is open for reading, and has its pages read.
+    pub(crate) fn new(fd: BorrowedFd<'_>, bytes: u64) -> Result<KeptMapped, Errno> {
+        let window = Window::map(fd, 0, bytes, MapFlags::SHARED | MapFlags::POPULATE)?;
+        // SAFETY: the range is this mapping; a lock changes none of its bytes.
+        let locked = unsafe { rustix::mm::mlock(window.address.as_ptr(), window.bytes) };
+        // A process that may not lock memory has the mapping alone, which is nearly as good.
+        locked.unwrap_or(());
+        Ok(KeptMapped { _window: window })
+    }
+}
+
 impl Window {
-    fn map(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<Window, Errno> {
+    fn map(fd: BorrowedFd<'_>, offset: u64, bytes: u64, flags: MapFlags) -> Result<Window, Errno> {
         let bytes = usize::try_from(bytes).map_err(|_| Errno::EOVERFLOW)?;
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing, and no
         // reference into it is ever made, so it may change or lose its file under us.
         let address = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ,
-                MapFlags::SHARED,
-                fd,
-                offset,
-            )
+            rustix::mm::mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, flags, fd, offset)
         }?;
         let address = NonNull::new(address).expect("mmap without MAP_FIXED never returns 0");
         Ok(Window { address, bytes })

@@ -190,6 +190,7 @@ pub enum FileSystem {
     Btrfs { extra: &'static [&'static str] },
     Ext4 { block: u32, extra: &'static [&'static str] },
     Xfs { extra: &'static [&'static str] },
+    Btrfs,
 }
 
 impl FileSystem {
@@ -199,6 +200,7 @@ impl FileSystem {
             FileSystem::Btrfs { .. } => "btrfs",
             FileSystem::Ext4 { .. } => "ext4",
             FileSystem::Xfs { .. } => "xfs",
+            FileSystem::Btrfs => "btrfs",
         }
     }
 
@@ -207,6 +209,7 @@ impl FileSystem {
             FileSystem::Ext2 | FileSystem::Ext4 { .. } => Capability::Ext4,
             FileSystem::Btrfs { .. } => Capability::Btrfs,
             FileSystem::Xfs { .. } => Capability::Xfs,
+            FileSystem::Btrfs => Capability::Btrfs,
         }
     }
 
@@ -229,6 +232,7 @@ impl FileSystem {
                 let made = [&XFS_SMALL, &["mkfs.xfs", "-q", "-f"], extra, &[device]];
                 run("env", &made.concat())
             }
+            FileSystem::Btrfs => run("mkfs.btrfs", &["-q", "-f", device]),
         };
         made.map(|_| ())
     }
@@ -308,6 +312,9 @@ impl Mount {
                 run("e2fsck", &["-fn", text(device.device())])
             }
             Some(FileSystem::Xfs { .. }) => run("xfs_repair", &["-n", text(device.device())]),
+            Some(FileSystem::Btrfs) => {
+                run("btrfs", &["check", "--readonly", text(device.device())])
+            }
             None => Ok(String::new()),
         };
         checked.map(|_| ())

@@ -51,6 +51,10 @@
 
 mod error;
 
+mod mounts;
+
+mod direct;
+
 pub mod probe;
 
 mod file;
@@ -77,6 +81,7 @@ pub use diopter_core::policy::{Policies, Preset};
 pub use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 pub use diopter_core::units::{Bytes, FileOffset, FileRange};
 pub use diopter_os::{Errno, IoBuf, RwFlags};
+pub use direct::{DirectState, DirectStates};
 pub use error::{Error, Result};
 pub use file::{
     File, FileCursor, InFlight, OpenOptions, RangeBatch, RangeBytes, ReaderOptions, RequestFuture,

@@ -7,10 +7,9 @@ mod extents;
 mod findings;
 mod holders;
 mod machine;
-mod mounts;
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -26,6 +25,10 @@ use diopter_core::error::SetupError;
 #[cfg(feature = "layouts")]
 use diopter_layouts::foreign::{self, ForeignError, ForeignLayout};
 
+use crate::direct::{self, DirectStates, WriteBack};
+use crate::mounts;
+
+pub use crate::mounts::Mount;
 pub use abilities::Ability;
 pub use diopter_os::fiemap::FiemapExtent;
 pub use diopter_os::file::{
@@ -38,7 +41,6 @@ pub use findings::{Finding, Severity, findings, known, size_text};
 #[cfg(feature = "images")]
 pub(crate) use holders::{loops_over, mounts_of};
 pub use machine::{Kernel, MemoryLock};
-pub use mounts::Mount;
 
 /// Limit of the extents that are read; a file with more is fragmented in any case.
 pub const EXTENTS_MAX: usize = 100_000;
@@ -71,6 +73,8 @@ impl NameKind {
 pub struct DirectFacts {
     /// The transfers for which O_DIRECT means direct I/O.
     pub support: DirectSupport,
+    /// How much is known of that, by a trial on the file system.
+    pub states: DirectStates,
     /// Alignment that it needs, and its source.
     pub alignment: Alignment,
     /// Limits of atomic writes, if there are any.
@@ -139,7 +143,9 @@ pub struct Probe {
     pub findings: Vec<Finding>,
 }
 
-/// Examines `path`, a file, a block device or a directory, opening it for reading only.
+/// Examines `path`, a file, a block device or a directory, opening it for reading only. On the file
+/// system of a file, a block of a file without a name is written and read, to see whether direct
+/// I/O is direct there.
 ///
 /// # Errors
 /// Fails with [`SetupError`] if the path cannot be opened, or if the named backend does not work.
@@ -199,8 +205,10 @@ fn add_open_facts(facts: &mut Facts, opened: &OpenedFile) {
     let fd = opened.fd.as_fd();
     let size = file::stat_size(fd, opened.kind).ok();
     facts.size = size;
+    let states = direct::tried_on_content(opened, WriteBack::Not);
     facts.direct = Some(DirectFacts {
-        support: opened.direct,
+        support: states.support(opened.direct),
+        states,
         alignment: opened.alignment,
         atomic_write: opened.atomic_write,
     });
@@ -265,12 +273,6 @@ fn remedy_of(errno: Errno) -> &'static str {
         Errno::ELOOP => "the symbolic links form a loop: name the file itself",
         _ => "",
     }
-}
-
-/// The mount of an open descriptor comes from the kernel: paths can be mounted over.
-fn mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 
 #[cfg(test)]

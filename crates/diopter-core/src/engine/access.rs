@@ -11,6 +11,8 @@ pub enum Directness {
     Full,
     /// Reads; the kernel buffers writes.
     ReadsOnly,
+    /// Writes; the kernel buffers reads.
+    WritesOnly,
     /// Nothing.
     None,
 }

@@ -461,7 +461,8 @@ impl Target {
         match self.directness {
             Directness::None => Some(DetourReason::NoDirectIo),
             Directness::ReadsOnly if is_write => Some(DetourReason::KernelBuffers),
-            Directness::Full | Directness::ReadsOnly => None,
+            Directness::WritesOnly if !is_write => Some(DetourReason::KernelBuffers),
+            Directness::Full | Directness::ReadsOnly | Directness::WritesOnly => None,
         }
     }
 }

@@ -116,6 +116,7 @@ fn phase(
     reported.is_direct = match file.direct_support() {
         DirectSupport::Full => true,
         DirectSupport::ReadsOnly => direction == Direction::Read,
+        DirectSupport::WritesOnly => direction == Direction::Write,
         _ => false,
     };
     let mut latencies = Latencies::default();

@@ -18,6 +18,7 @@ const SECTOR: u32 = 512;
 // Bits of statx from linux/stat.h that rustix has no names for.
 const STATX_WRITE_ATOMIC: StatxFlags = StatxFlags::from_bits_retain(0x1_0000);
 const STATX_DIO_READ_ALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2_0000);
+const STATX_MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 const XFS_IOC_DIOINFO: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<[u32; 3]>(b'X', 30);
 const _: () = assert!(XFS_IOC_DIOINFO == 0x800C_581E);
@@ -73,12 +74,19 @@ pub struct AtomicWrite {
 /// Returns the result of statx; `None` if it is missing or forbidden, so that other sources are
 /// used.
 pub(super) fn statx_of(fd: &OwnedFd) -> Option<Statx> {
-    let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID | StatxFlags::DIOALIGN;
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
+    let mask = mask | StatxFlags::MNT_ID | STATX_MNT_ID_UNIQUE;
     let mask = mask | STATX_WRITE_ATOMIC | STATX_DIO_READ_ALIGN;
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, mask).ok()
 }
 
-pub(super) fn has(statx: &Statx, bit: StatxFlags) -> bool {
+/// Returns the number of the mount: the unique one where the kernel has it.
+pub(super) fn mount_of(statx: &Statx) -> Option<u64> {
+    let is_there = has(statx, STATX_MNT_ID_UNIQUE) || has(statx, StatxFlags::MNT_ID);
+    is_there.then_some(statx.stx_mnt_id)
+}
+
+fn has(statx: &Statx, bit: StatxFlags) -> bool {
     StatxFlags::from_bits_retain(statx.stx_mask).contains(bit)
 }
 

@@ -76,7 +76,7 @@ impl TryFrom<OwnedFd> for File {
             Access { read, write, append: append && write, durability, ..Access::default() };
         let mut options = OpenOptions::new();
         options.access = access;
-        Ok(options.assemble(opened, given))
+        Ok(options.assemble(options.examine(opened), given))
     }
 }
 

@@ -24,8 +24,9 @@ use diopter_os::file::{DirectSupport, FileKind, OpenedFile, check_writable, stat
 use diopter_os::queue::BlockQueue;
 use diopter_os::{Errno, IoBuf, LentOnce, OpenObject, RwFlags, rw};
 
+use crate::direct::{DirectState, DirectStates};
 use crate::error::Result;
-use crate::file::options::remedy_of;
+use crate::file::options::{Examined, remedy_of};
 use crate::file::{Facts, File, Inner, OpenOptions, directness_of};
 use crate::probe::{loops_over, mounts_of};
 
@@ -126,11 +127,12 @@ impl Image {
             let writable = check_writable(path, opened.kind, opened.device);
             writable.map_err(|errno| fail("open", errno, remedy_of(errno)))?;
         }
-        options.check_strict(opened.direct, Some(path))?;
+        let Examined { opened, direct, states } = options.examine(opened);
+        options.check_strict(direct, Some(path))?;
         if access.write {
             check_unused(&opened, &fail)?;
         }
-        let OpenedFile { alignment, direct, cache_unit, device, inode, kind, .. } = opened;
+        let OpenedFile { alignment, cache_unit, device, inode, kind, .. } = opened;
         let object = Arc::new(LocalObject::new(opened.fd, kind, true, writes));
         let size = stat_size(object.file().as_fd(), kind)
             .map_err(|errno| fail("look up the size of", errno, ""))?;
@@ -138,7 +140,7 @@ impl Image {
         let source = Direct::new(Arc::clone(&object), size, block)
             .map_err(|errno| fail("take memory to read", errno, ""))?;
         let volume = open_volume(Arc::new(source))?;
-        let facts = Facts { alignment, atomic_write: None, direct };
+        let facts = Facts { alignment, atomic_write: None, direct, states };
         let key = (device, inode);
         let path = path.to_owned();
         let queue = (kind == FileKind::BlockDevice).then(|| BlockQueue::of_device(device));
@@ -213,6 +215,8 @@ impl Image {
         // Blocks that do not begin where the device wants them go through the page cache.
         let misaligned = DirectSupport::None(diopter_os::file::BufferedReason::StatxSaysNo);
         let direct = if fits { facts.direct } else { misaligned };
+        let buffered = DirectStates::both(DirectState::Buffered);
+        let states = if fits { facts.states } else { buffered };
         if access.strict && !fits {
             let what = "its blocks are smaller than the device's: open a file strictly in";
             let (path, remedy) = (Some(self.inner.path.clone()), "open it without strict");
@@ -228,7 +232,7 @@ impl Image {
             .with_directness(directness_of(direct))
             .with_size_fixed(Some(node.size))
             .with_device_limits(self.inner.device_limits);
-        let facts = Facts { direct, ..*facts };
+        let facts = Facts { direct, states, ..*facts };
         let objects = Box::new([Arc::clone(&self.inner.object)]);
         let inner = Inner {
             target: Arc::new(target),

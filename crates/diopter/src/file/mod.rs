@@ -35,9 +35,10 @@ use diopter_core::request::{Refused, Request, RequestOp};
 use diopter_core::stripe::Striping;
 use diopter_core::sync::Arc;
 use diopter_core::units::{FileOffset, FileRange, to_u64, to_usize};
-use diopter_os::file::{Alignment, AtomicWrite, DirectSupport, FileKind};
+use diopter_os::file::{self, Alignment, AtomicWrite, DirectSupport, FileKind};
 use diopter_os::{Errno, Lent, LentOnce, RwFlags, space};
 
+use crate::direct::{self, DirectState, DirectStates, WriteBack};
 use crate::error::{Error, Result};
 
 #[cfg(feature = "tokio")]
@@ -86,6 +87,7 @@ struct Facts {
     alignment: Alignment,
     atomic_write: Option<AtomicWrite>,
     direct: DirectSupport,
+    states: DirectStates,
 }
 
 impl File {
@@ -425,6 +427,31 @@ impl File {
         self.inner.facts.direct
     }
 
+    /// Returns how much opening it found out about direct I/O. A trial was made for a strict file,
+    /// and on btrfs for one that is open for writing.
+    #[must_use]
+    pub fn direct_states(&self) -> DirectStates {
+        self.inner.facts.states
+    }
+
+    /// Finds out whether direct I/O on the file is direct. On its file system one block of a file
+    /// without a name is written and read, once for each kind of file; the result is remembered.
+    /// The file itself is neither read nor written. Its requests are served as before.
+    ///
+    /// Without permission to make a file there, on a file system that is mounted read-only or has
+    /// no `O_TMPFILE`, both states are [`DirectState::Unknown`](crate::DirectState::Unknown).
+    #[must_use]
+    pub fn try_direct(&self) -> DirectStates {
+        let each = self.object_descriptors().map(|object| {
+            let inspected = object.try_clone_to_owned().ok().map(file::inspect);
+            match inspected {
+                Some(Ok(opened)) => direct::tried_on_content(&opened, WriteBack::Not),
+                _ => DirectStates::both(DirectState::Unknown),
+            }
+        });
+        each.reduce(DirectStates::least).expect("a file has objects")
+    }
+
     /// Returns the bios that a request would become, without making it. Reads the file's extents,
     /// which a request never does.
     ///
@@ -490,6 +517,7 @@ fn directness_of(direct: DirectSupport) -> Directness {
     match direct {
         DirectSupport::Full => Directness::Full,
         DirectSupport::ReadsOnly => Directness::ReadsOnly,
+        DirectSupport::WritesOnly => Directness::WritesOnly,
         _ => Directness::None,
     }
 }

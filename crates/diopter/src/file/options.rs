@@ -16,6 +16,7 @@ use diopter_layouts::layout::Layout;
 use diopter_os::file::{self, BufferedReason, DirectSupport, FileKind, OpenedFile};
 use diopter_os::{Errno, RwFlags};
 
+use crate::direct::{self, DirectStates};
 use crate::error::Result;
 #[cfg(feature = "layouts")]
 use crate::file::striped;
@@ -183,8 +184,9 @@ impl OpenOptions {
         {
             return striped::open(self, Layout::open_marked(path)?);
         }
-        self.check_strict(opened.direct, Some(path))?;
-        let file = self.assemble(opened, None);
+        let examined = self.examine(opened);
+        self.check_strict(examined.direct, Some(path))?;
+        let file = self.assemble(examined, None);
         if self.sys.truncate && file.kind() == FileKind::Regular && file.size()? > 0 {
             file.set_len(0)?;
         }
@@ -196,8 +198,15 @@ impl OpenOptions {
     pub(super) fn take_descriptor(&self, fd: OwnedFd) -> Result<File> {
         let opened = file::inspect(fd)
             .map_err(|failure| SetupError::new(failure.what, None, failure.errno, ""))?;
-        self.check_strict(opened.direct, None)?;
-        Ok(self.assemble(opened, None))
+        let examined = self.examine(opened);
+        self.check_strict(examined.direct, None)?;
+        Ok(self.assemble(examined, None))
+    }
+
+    /// Finds out whether direct I/O on an open file is direct, as far as these options need it.
+    pub(super) fn examine(&self, opened: OpenedFile) -> Examined {
+        let states = direct::examine(&opened, self.access, self.sys.truncate);
+        Examined { direct: states.support(opened.direct), states, opened }
     }
 
     /// Returns true if opening may make or truncate the file.
@@ -246,11 +255,13 @@ impl OpenOptions {
 
     /// Makes a file of what was opened; `given` is the caller's descriptor if `opened` has a
     /// different one.
-    pub(super) fn assemble(&self, opened: OpenedFile, given: Option<OwnedFd>) -> File {
+    pub(super) fn assemble(&self, examined: Examined, given: Option<OwnedFd>) -> File {
+        let Examined { opened, direct, states } = examined;
         let facts = Facts {
             alignment: opened.alignment,
             atomic_write: opened.atomic_write,
-            direct: opened.direct,
+            direct,
+            states,
         };
         let blocks = Blocks {
             read: u64::from(opened.alignment.offset_read),
@@ -258,7 +269,7 @@ impl OpenOptions {
             memory: u64::from(opened.alignment.memory),
             page: u64::from(opened.cache_unit),
         };
-        let directness = directness_of(opened.direct);
+        let directness = directness_of(direct);
         let inode = (opened.kind == FileKind::Regular).then_some(opened.inode);
         let key = InodeKey::OfFile { device: opened.device, inode };
         let read = self.access.read;
@@ -281,6 +292,13 @@ impl OpenOptions {
         };
         File { inner: Arc::new(inner) }
     }
+}
+
+/// An open file, and how much of its I/O is direct.
+pub(super) struct Examined {
+    pub(super) opened: OpenedFile,
+    pub(super) direct: DirectSupport,
+    pub(super) states: DirectStates,
 }
 
 pub(super) fn remedy_of(errno: Errno) -> &'static str {

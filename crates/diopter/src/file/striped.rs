@@ -7,7 +7,7 @@ use std::path::Path;
 
 use diopter_core::backend::BackingObject;
 use diopter_core::backend::local::LocalObject;
-use diopter_core::engine::target::{Access, Blocks, Directness, Target};
+use diopter_core::engine::target::{Access, Blocks, Target};
 use diopter_core::error::SetupError;
 use diopter_core::inodes::{InodeKey, inode_lock_of};
 use diopter_core::map::Striped;
@@ -20,10 +20,12 @@ use diopter_layouts::layout::{
     MANIFEST_HEAD_BYTES, Manifest, ObjectAccess, OpenedObject, check_marked, is_manifest,
 };
 use diopter_os::file::{
-    Alignment, DirectSupport, FileKind, OpenedFile, reopen_buffered, stat_size, without_access_time,
+    Alignment, BufferedReason, DirectSupport, FileKind, OpenedFile, reopen_buffered, stat_size,
+    without_access_time,
 };
 use diopter_os::{Errno, IoBuf, rw, xattr};
 
+use crate::direct::{self, DirectStates};
 use crate::error::Result;
 use crate::file::directness_of;
 use crate::file::{Facts, File, Inner, OpenOptions};
@@ -214,7 +216,8 @@ impl File {
     pub fn of_new_objects(manifest: &Manifest, objects: Vec<OpenedObject>) -> File {
         assert_eq!(objects.len(), manifest.objects().len(), "each object once");
         let access = Access { read: true, write: true, ..Access::default() };
-        let (target, objects, facts) = put_together(manifest, objects, access);
+        let facts = facts_of(&objects, access, false);
+        let (target, objects) = put_together(manifest, objects, access, facts);
         let target = Arc::new(target);
         target.inode_lock();
         File { inner: Arc::new(Inner { target, objects, layout: None, facts, given: None }) }
@@ -257,8 +260,8 @@ pub(super) fn open(options: &OpenOptions, layout: Layout) -> Result<File> {
         return Err(fail("open", Errno::EINVAL, "set read, write or append").into());
     }
     let opened = layout.open_objects(wanted)?;
-    let direct = least_direct(&opened);
-    if let (true, DirectSupport::None(_)) = (access.strict, direct) {
+    let facts = facts_of(&opened, access, options.sys.truncate);
+    if let (true, DirectSupport::None(_)) = (access.strict, facts.direct) {
         let what = "an object of this striped file has no direct I/O: open";
         return Err(fail(what, Errno::EOPNOTSUPP, "open it without strict").into());
     }
@@ -266,7 +269,7 @@ pub(super) fn open(options: &OpenOptions, layout: Layout) -> Result<File> {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO.raw()));
         fail("keep open the manifest", errno, "close files, or raise RLIMIT_NOFILE (ulimit -n)")
     })?;
-    let file = assemble(options, layout, opened, file);
+    let file = assemble(access, layout, (opened, facts), file);
     if options.sys.truncate && writes {
         file.set_len(0)?;
     }
@@ -274,9 +277,9 @@ pub(super) fn open(options: &OpenOptions, layout: Layout) -> Result<File> {
 }
 
 fn assemble(
-    options: &OpenOptions,
+    access: Access,
     layout: Layout,
-    opened: Vec<OpenedObject>,
+    (opened, facts): (Vec<OpenedObject>, Facts),
     file: std::fs::File,
 ) -> File {
     let manifest = layout.manifest().clone();
@@ -284,7 +287,7 @@ fn assemble(
         let sizes: Vec<u64> = opened.iter().map(|object| object.size).collect();
         (full_to(manifest.striping(), &sizes), manifest.file_size(&sizes))
     });
-    let (target, objects, facts) = put_together(&manifest, opened, options.access);
+    let (target, objects) = put_together(&manifest, opened, access, facts);
     let layout = Arc::new(ForkMutex::new(layout));
     let target = match sealed {
         None => target,
@@ -299,15 +302,29 @@ fn assemble(
     File { inner: Arc::new(Inner { target, objects, layout, facts, given: None }) }
 }
 
-/// The target of requests, its objects, and what direct I/O on all of them needs.
+/// Returns what direct I/O on all objects needs, and how much of it is direct.
+fn facts_of(opened: &[OpenedObject], access: Access, truncates: bool) -> Facts {
+    let all = opened.iter().map(|object| {
+        let states = direct::examine(&object.opened, access, truncates);
+        (states.support(object.opened.direct), states)
+    });
+    let (direct, states) = all
+        .reduce(|(direct, states), (other, others)| {
+            (least_direct(direct, other), DirectStates::least(states, others))
+        })
+        .expect("a layout has objects");
+    Facts { alignment: strictest(opened), atomic_write: None, direct, states }
+}
+
+/// The target of requests, and its objects.
 fn put_together(
     manifest: &Manifest,
     opened: Vec<OpenedObject>,
     access: Access,
-) -> (Target, Box<[Arc<LocalObject>]>, Facts) {
+    facts: Facts,
+) -> (Target, Box<[Arc<LocalObject>]>) {
     let striping = manifest.striping();
-    let direct = least_direct(&opened);
-    let alignment = strictest(&opened);
+    let alignment = facts.alignment;
     let blocks = Blocks {
         read: u64::from(alignment.offset_read),
         write: u64::from(alignment.offset_write),
@@ -327,9 +344,9 @@ fn put_together(
     let key = InodeKey::OfLayout(manifest.uuid().as_u128());
     let inode_lock = Box::new(move || inode_lock_of(key));
     let target = Target::new(backings, Box::new(Striped(striping)), blocks, access, inode_lock)
-        .with_directness(directness_of(direct))
+        .with_directness(directness_of(facts.direct))
         .with_size_fixed(manifest.size());
-    (target, objects, Facts { alignment, atomic_write: None, direct })
+    (target, objects)
 }
 
 /// Up to where a write makes no object larger: the first byte of the file that its object does not
@@ -354,14 +371,14 @@ fn unseal(layout: &ForkMutex<Layout>) -> std::result::Result<(), Errno> {
     }
 }
 
-fn least_direct(opened: &[OpenedObject]) -> DirectSupport {
-    let rank = |direct: DirectSupport| match directness_of(direct) {
-        Directness::None => 0,
-        Directness::ReadsOnly => 1,
-        Directness::Full => 2,
-    };
-    let all = opened.iter().map(|object| object.opened.direct);
-    all.min_by_key(|direct| rank(*direct)).unwrap_or(DirectSupport::Full)
+/// Returns what two objects both have.
+fn least_direct(one: DirectSupport, other: DirectSupport) -> DirectSupport {
+    match (one, other) {
+        (none @ DirectSupport::None(_), _) | (_, none @ DirectSupport::None(_)) => none,
+        (DirectSupport::Full, least) | (least, DirectSupport::Full) => least,
+        (one, other) if one == other => one,
+        _ => DirectSupport::None(BufferedReason::SeenInTrial),
+    }
 }
 
 /// The alignment that suffices for direct I/O on every object.

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::mounts;
+use crate::mounts;
 
 /// Returns the mount points of a block device and of its partitions.
 #[cfg(feature = "images")]

@@ -10,6 +10,7 @@ mod busy;
 mod cancel;
 mod child;
 mod coherence;
+mod direct;
 mod durability;
 mod edges;
 mod ends;
@@ -139,6 +140,7 @@ fn every_promise_names_checks_and_every_check_is_a_promise() {
     }
     let files = [
         ("busy::", include_str!("kernel/busy.rs")),
+        ("direct::", include_str!("kernel/direct.rs")),
         ("faults::", include_str!("kernel/faults.rs")),
         ("durability::", include_str!("kernel/durability.rs")),
         ("streams::", include_str!("kernel/streams.rs")),

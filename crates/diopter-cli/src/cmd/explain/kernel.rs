@@ -232,7 +232,7 @@ fn page_cache(
     let is_write = explained.args.operation == Operation::Write;
     let says = |reason: &str| why.iter().any(|why| why.name() == reason);
     let (used, why) = if says("kernel-buffers") && !is_running {
-        ("unknown", "this depends on the version of the kernel")
+        ("unknown", "this depends on the kernel")
     } else if says("kernel-buffers") {
         ("yes", "the kernel sends direct writes of this file through the page cache")
     } else if says("no-direct-io") {

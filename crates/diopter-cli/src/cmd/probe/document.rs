@@ -151,6 +151,11 @@ pub struct Direct {
     pub writes: bool,
     /// Why not both; null if both are.
     pub why: Option<String>,
+    /// How much is known of direct reads: `offered` (nothing was tried), `proved` (a trial on the
+    /// file system was direct), `buffered`, `unknown` (no trial was possible).
+    pub reads_state: &'static str,
+    /// How much is known of direct writes, as `reads_state`.
+    pub writes_state: &'static str,
     /// Alignment of memory addresses, in bytes.
     pub memory: u32,
     /// Alignment of offset and length of a read, in bytes.
@@ -396,13 +401,16 @@ fn device_of(queue: &BlockQueue) -> Device {
 pub fn direct_of(direct: DirectFacts) -> Direct {
     let why = match direct.support {
         DirectSupport::ReadsOnly => Some("the file system buffers direct writes".to_owned()),
+        DirectSupport::WritesOnly => Some("the file system buffers direct reads".to_owned()),
         DirectSupport::None(reason) => Some(reason.to_string()),
         _ => None,
     };
     Direct {
-        reads: !matches!(direct.support, DirectSupport::None(_)),
-        writes: direct.support == DirectSupport::Full,
+        reads: matches!(direct.support, DirectSupport::Full | DirectSupport::ReadsOnly),
+        writes: matches!(direct.support, DirectSupport::Full | DirectSupport::WritesOnly),
         why,
+        reads_state: direct.states.reads.name(),
+        writes_state: direct.states.writes.name(),
         memory: direct.alignment.memory,
         offset_read: direct.alignment.offset_read,
         offset_write: direct.alignment.offset_write,

@@ -24,7 +24,8 @@ pub fn name_of(path: &Path, backend: BackendKind) -> diopter::Result<Name> {
         .collect();
     let options = File::options().read(true).striped(true).clone();
     let direct = options.open(path).ok().map(|file| DirectFacts {
-        support: file.direct_support(),
+        support: file.try_direct().support(file.direct_support()),
+        states: file.try_direct(),
         alignment: file.alignment(),
         atomic_write: file.atomic_write(),
     });

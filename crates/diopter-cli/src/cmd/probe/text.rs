@@ -172,13 +172,21 @@ fn add_direct(rows: &mut Vec<(&'static str, String)>, direct: &Direct) {
     let supported = match (direct.reads, direct.writes) {
         (true, true) => "reads and writes",
         (true, false) => "reads only",
-        _ => "no",
+        (false, true) => "writes only",
+        (false, false) => "no",
     };
     let why = direct.why.as_ref().map_or(String::new(), |why| format!(": {why}"));
     rows.push(("direct I/O", format!("{supported}{why}")));
-    if !direct.reads {
+    if !direct.reads && !direct.writes {
         return;
     }
+    let (reads, writes) = (direct.reads_state, direct.writes_state);
+    let states = if reads == writes {
+        format!("reads and writes {reads}")
+    } else {
+        format!("reads {reads}, writes {writes}")
+    };
+    rows.push(("trial", states));
     let [memory, read, write] = [direct.memory, direct.offset_read, direct.offset_write]
         .map(|bytes| size_text(bytes.into()));
     let source = &direct.source;
@@ -243,6 +251,7 @@ mod tests {
         DirectFacts, ExtentShare, ExtentSummary, Facts, Kernel, MemoryLock, Mount, NameKind, Probe,
         findings,
     };
+    use diopter::{DirectState, DirectStates};
     use diopter_layouts::foreign::of_attributes;
     use diopter_os::file::{Alignment, AlignmentSource, AtomicWrite, DirectSupport};
     use diopter_os::queue::BlockQueue;
@@ -284,7 +293,8 @@ mod tests {
         let alignment = Alignment { memory: 4, offset_read: 512, offset_write: 512, source };
         let atomic_write = AtomicWrite { unit_min: 512, unit_max: 16384, segments_max: 1 };
         let support = DirectSupport::Full;
-        DirectFacts { support, alignment, atomic_write: Some(atomic_write) }
+        let states = DirectStates { reads: DirectState::Proved, writes: DirectState::Unknown };
+        DirectFacts { support, states, alignment, atomic_write: Some(atomic_write) }
     }
 
     /// A database's file on an older kernel.

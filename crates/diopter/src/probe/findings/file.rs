@@ -42,14 +42,18 @@ pub(super) fn no_direct_io(facts: &Facts) -> Option<Finding> {
 }
 
 pub(super) fn kernel_buffers_writes(facts: &Facts) -> Option<Finding> {
-    let direct = facts.direct.filter(|direct| direct.support == DirectSupport::ReadsOnly)?;
-    debug_assert_eq!(direct.support, DirectSupport::ReadsOnly);
+    facts.direct.filter(|direct| direct.support == DirectSupport::ReadsOnly)?;
+    let kind = facts.mount.as_ref().map_or("", |mount| mount.file_system.as_str());
     Some(Finding {
         id: "kernel-buffers-writes",
         severity: Severity::Severe,
-        evidence: format!("btrfs with data checksums on Linux {}", facts.kernel.release),
-        cause: "since Linux 6.15 btrfs sends O_DIRECT writes of such files through the page cache, \
-                and does not say so; reads are direct",
+        evidence: format!(
+            "a direct write to a file like this one left its page in the page cache: {kind} on \
+             Linux {}",
+            facts.kernel.release
+        ),
+        cause: "the file system sends O_DIRECT writes of such files through the page cache, and \
+                does not say so (btrfs with data checksums does); reads are direct",
         remedy:
             "make new files in a directory with `chattr +C` (no checksums, no copy on write), or \
                  mount with nodatasum"

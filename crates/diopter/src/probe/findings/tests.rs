@@ -10,6 +10,7 @@ use diopter_os::queue::BlockQueue;
 use diopter_os::residency::{Residency, ResidencySource};
 
 use super::*;
+use crate::direct::{DirectState, DirectStates};
 use crate::probe::{
     Ability, DirectFacts, ExtentShare, ExtentSummary, Kernel, MemoryLock, Mount, NameKind,
     UringRefusal,
@@ -42,6 +43,7 @@ fn quiet() -> Facts {
         }),
         direct: Some(DirectFacts {
             support: DirectSupport::Full,
+            states: DirectStates::both(DirectState::Proved),
             alignment: Alignment {
                 memory: 512,
                 offset_read: 512,

@@ -141,6 +141,7 @@ impl Volume {
         let checked = match self.format.kind {
             FileSystem::Ext4 { .. } => machine::run("e2fsck", &["-fn", image]),
             FileSystem::Xfs { .. } => machine::run("xfs_repair", &["-n", "-f", image]),
+            FileSystem::Btrfs => machine::run("btrfs", &["check", "--readonly", image]),
         };
         checked.unwrap_or_else(|why| panic!("{}: {why}", self.format.name));
         let mount = Mount::again(self.device(512), self.format.kind, "ro").unwrap();

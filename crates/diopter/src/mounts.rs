@@ -1,7 +1,7 @@
 //! Mounts, from /proc/self/mountinfo (proc(5)): the mount of a file, and the mount points of a
 //! device.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -23,21 +23,27 @@ pub struct Mount {
 }
 
 /// Returns every mount that this process sees; none without /proc.
-pub(super) fn all() -> Vec<Mount> {
+pub(crate) fn all() -> Vec<Mount> {
     // A mount point need not be UTF-8; the rest of the file is still valid.
     let bytes = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect()
 }
 
 /// Returns the mount of an open file.
-pub(super) fn of_descriptor(mounts: &[Mount], fd: BorrowedFd<'_>) -> Option<Mount> {
-    let id = super::mount_id(fd)?;
+pub(crate) fn of_descriptor(mounts: &[Mount], fd: BorrowedFd<'_>) -> Option<Mount> {
+    let id = mount_id(fd)?;
     mounts.iter().find(|mount| mount.id == id).cloned()
+}
+
+/// The mount of an open descriptor comes from the kernel: paths can be mounted over.
+fn mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 
 /// Returns the mount points of a block device and of its partitions: by number, and by the source's
 /// number for file systems with separate numbers (btrfs).
-pub(super) fn of_device(mounts: &[Mount], device: u64) -> Vec<PathBuf> {
+pub(crate) fn of_device(mounts: &[Mount], device: u64) -> Vec<PathBuf> {
     let numbers = numbers_of(device);
     let is_on = |mount: &&Mount| {
         numbers.contains(&mount.device)
