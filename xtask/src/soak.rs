@@ -101,6 +101,26 @@ pub const CAMPAIGNS: &[Campaign] = &[
         work: Work::Test(&["-p", "diopter-cli", "--test", "guest", "--", "--nocapture"], &[SOAK]),
     },
     Campaign {
+        name: "refused",
+        unit: "cells",
+        goal: 10_000,
+        tries: Sources::Doors,
+        work: Work::Test(
+            &["-p", "diopter-testkit", "--test", "nets", "--", "--nocapture", "refused::with"],
+            &[SOAK],
+        ),
+    },
+    Campaign {
+        name: "full",
+        unit: "cells",
+        goal: 5_000,
+        tries: Sources::Doors,
+        work: Work::Test(
+            &["-p", "diopter-testkit", "--test", "nets", "--", "--nocapture", "full::on"],
+            &[SOAK],
+        ),
+    },
+    Campaign {
         name: "fuzz",
         unit: "executions",
         goal: 5_000_000,

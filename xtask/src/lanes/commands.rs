@@ -237,5 +237,12 @@ pub const GUEST: &[&str] = &["test", "-p", "diopter-cli", "--test", "guest", "--
 pub const POWER_CUT: &[&str] =
     &["test", "-p", "diopter-cli", "--test", "power_cut", "--", "--nocapture"];
 
+/// The matrices of doors.
+pub const REFUSED: &[&str] =
+    &["test", "-p", "diopter-testkit", "--test", "nets", "--", "--nocapture", "refused::"];
+
+pub const FULL: &[&str] =
+    &["test", "-p", "diopter-testkit", "--test", "nets", "--", "--nocapture", "full::"];
+
 /// A real kernel, in an emulator.
 pub const LAB: &[&str] = &["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"];

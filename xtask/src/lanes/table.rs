@@ -324,6 +324,16 @@ pub const LANES: &[Lane] = &[
         ..plain("run", 120, &[test(&["test", "-p", "diopter-preload", "--test", "all"])])
     },
     Lane {
+        needs: &[Capability::Loop, Capability::Ext4, Capability::Cc],
+        uses: &[Capability::Uring, Capability::Aio, Capability::Strace],
+        ..plain("refused", 180, &[test(REFUSED)])
+    },
+    Lane {
+        needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs, Capability::Cc],
+        uses: &[Capability::Btrfs, Capability::Uring, Capability::Aio],
+        ..plain("full", 150, &[test(FULL)])
+    },
+    Lane {
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
         uses: &[Capability::Apt, Capability::Btrfs, Capability::Fio],
         is_extra: true,

@@ -18,6 +18,8 @@ pub enum Sources {
     Engine,
     /// All that `dio cp` consists of.
     Copy,
+    /// The command, the library, and the libraries for C and for other programs.
+    Doors,
     /// The library.
     Library,
     /// The readers of bytes that others wrote.
@@ -49,6 +51,17 @@ impl Sources {
             Sources::Copy => {
                 whole(&[OS, CORE, LAYOUTS, IMAGES, LIBRARY, "crates/diopter-copy/src"])
             }
+            Sources::Doors => whole(&[
+                OS,
+                CORE,
+                LAYOUTS,
+                IMAGES,
+                LIBRARY,
+                "crates/diopter-copy/src",
+                "crates/diopter-cli/src",
+                "bindings/c/src",
+                "bindings/preload/src",
+            ]),
             Sources::Library => whole(&[OS, CORE, LAYOUTS, IMAGES, LIBRARY]),
             Sources::Parsers => whole(&[
                 IMAGES,

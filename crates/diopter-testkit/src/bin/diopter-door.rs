@@ -32,7 +32,8 @@ fn main() -> ExitCode {
     match copy(door, Path::new(from), Path::new(to)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            // Standard error may be what is refused.
+            writeln!(std::io::stderr(), "{error}").unwrap_or(());
             ExitCode::from(2)
         }
     }
@@ -49,9 +50,9 @@ fn copy(door: &str, from: &Path, to: &Path) -> Outcome {
             "reader-read" => by_reader(from)?,
             _ => return Err(format!("door {door}: not one of this program").into()),
         };
-        return Ok(std::fs::write(to, bytes)?);
+        return std::fs::write(to, bytes).map_err(|error| named(to, &error));
     };
-    let bytes = std::fs::read(from)?;
+    let bytes = std::fs::read(from).map_err(|error| named(from, &error))?;
     let file = File::options().read(true).write(true).create(true).truncate(true).open(to)?;
     match kind {
         "calls" => write_by_calls(&file, &bytes)?,
@@ -71,6 +72,10 @@ fn copy(door: &str, from: &Path, to: &Path) -> Outcome {
         _ => return Err(format!("door {door}: not one of this program").into()),
     }
     Ok(file.close()?)
+}
+
+fn named(path: &Path, error: &std::io::Error) -> Box<dyn Error> {
+    format!("{}: {error}", path.display()).into()
 }
 
 fn backend() -> Result<BackendKind, String> {

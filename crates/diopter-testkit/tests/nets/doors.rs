@@ -35,8 +35,10 @@ pub enum Makes {
     Stream,
     /// A directory: after an error it has some of the files, each of them whole.
     Tree,
-    /// A striped file in place of an old one, atomically.
-    Striped,
+    /// A striped file in place of an old one, atomically. The object of this number is in the
+    /// directory of the target, and the other one elsewhere. Where that is the first one, the first
+    /// stripe of each request has space on a full file system, and so has the manifest.
+    Striped { here: usize },
     /// A new striped file or none.
     NewStriped,
     /// The file inside the image, copied out, or none.
@@ -81,8 +83,13 @@ pub const DOORS: &[Door] = &[
     dio("cp-verify", &["cp", "--verify", "--bs=256k", "FILE", "TARGET"], Makes::Replaced),
     dio("cp-sparse", &["cp", "--sparse=always", "--bs=256k", "FILE", "TARGET"], Makes::Replaced),
     dio("cp-tree", &["cp", "-r", "TREE", "TARGET"], Makes::Tree),
-    dio("cp-striped", &["cp", "--bs=256k", "FILE", "STRIPED"], Makes::Striped),
-    dio("cp-striped-sparse", &["cp", "--sparse=always", "FILE", "STRIPED"], Makes::Striped),
+    dio("cp-striped", &["cp", "--bs=256k", "FILE", "STRIPED"], Makes::Striped { here: 0 }),
+    dio("cp-striped-second", &["cp", "--bs=1M", "FILE", "STRIPED"], Makes::Striped { here: 1 }),
+    dio(
+        "cp-striped-sparse",
+        &["cp", "--sparse=always", "--bs=1M", "FILE", "STRIPED"],
+        Makes::Striped { here: 1 },
+    ),
     dio("cp-striped-new", &["cp", "--striped", "SOURCE.dio", "STRIPED"], Makes::NewStriped),
     dio("cp-image", &["cp", "IMAGE::/inside", "TARGET"], Makes::FromImage),
     dio("verify-same", &["verify", "FILE", "SOURCE.dio"], Makes::Equal),
@@ -151,14 +158,22 @@ impl Door {
 
     /// Texts of which the message of an error has one. The library does not name the file: its
     /// caller has it open. It names the operation and the bytes.
-    pub fn names(&self, ground: &Ground<'_>) -> Vec<String> {
+    fn names(&self, ground: &Ground<'_>) -> Vec<String> {
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
         let sources = ground.sources.file.parent().expect("a directory");
         let mut names = vec![text(&ground.dir), text(&ground.objects), text(sources)];
         if self.program != Program::Dio {
-            names.extend(["bytes [", "flush", "open", "size"].map(str::to_owned));
+            names.extend(["bytes [", "request for [", "flush", "open", "size"].map(str::to_owned));
         }
         names
+    }
+
+    fn manifest(&self, ground: &Ground<'_>) -> PathBuf {
+        let dir = match self.makes {
+            Makes::Striped { here: 1 } => &ground.objects,
+            _ => &ground.dir,
+        };
+        dir.join("striped.dio")
     }
 
     /// Makes the files that are there before.
@@ -167,9 +182,13 @@ impl Door {
         let old = &ground.sources.old;
         match self.makes {
             Makes::Replaced => drop(fs::copy(old, ground.target()).unwrap()),
-            Makes::Striped => {
-                create_striped(ground.built, &ground.manifest(), [&ground.dir, &ground.objects]);
-                succeeds(Command::new(&ground.built.dio).arg("cp").arg(old).arg(ground.manifest()));
+            Makes::Striped { here } => {
+                let mut dirs = [ground.dir.as_path(), &ground.objects];
+                dirs.rotate_right(here);
+                create_striped(ground.built, &self.manifest(ground), dirs);
+                succeeds(
+                    Command::new(&ground.built.dio).arg("cp").arg(old).arg(self.manifest(ground)),
+                );
             }
             _ => {}
         }
@@ -187,7 +206,7 @@ impl Door {
         let names = [
             ("SOURCE.dio", text(&sources.striped)),
             ("CHANGED", text(&sources.changed)),
-            ("STRIPED", text(&ground.manifest())),
+            ("STRIPED", text(&self.manifest(ground))),
             ("TARGET", text(&ground.target())),
             ("IMAGE", text(&sources.image)),
             ("FILE", text(&sources.file)),
@@ -209,40 +228,72 @@ impl Door {
         limit: Duration,
     ) -> Ended {
         command.env("DIOPTER_BACKEND", backend).env("DIOPTER_PRELOAD", &ground.built.preload);
+        command.env("RUST_BACKTRACE", "0");
         // Cargo's, which has the loader look at a hundred places.
         watched::run(command.env_remove("LD_LIBRARY_PATH"), limit)
     }
 
-    /// Judges what a program that ended by itself left. `before` are the files that were there.
-    pub fn judge(&self, ground: &Ground<'_>, before: &BTreeSet<PathBuf>, ended: &Ended) -> Outcome {
-        let fault = |fault, why: String| Outcome::Fault(fault, format!("{why}: {}", ended.shown()));
+    /// Judges the end of a program and what it left. `before` are the files that were there;
+    /// `names` has more texts of which a message may have one.
+    pub fn judge(
+        &self,
+        ground: &Ground<'_>,
+        before: &BTreeSet<PathBuf>,
+        ended: &Ended,
+        names: &[&str],
+    ) -> Outcome {
+        let own = self.names(ground);
+        let mut names: Vec<&str> = own.iter().map(String::as_str).chain(names.to_vec()).collect();
         if self.has_succeeded(ended) {
-            return match self.whole(ground, ended) {
-                Err(why) => fault(Fault::WrongBytes, why),
-                Ok(files) => {
-                    let after = ground.names();
-                    let foreign: Vec<_> =
-                        after.iter().filter(|name| !files.contains(*name)).collect();
-                    match foreign.is_empty() {
-                        true => Outcome::Right,
-                        false => fault(Fault::LeftBehind, format!("{foreign:?}")),
-                    }
-                }
-            };
+            names.push("");
         }
+        if let Some(outcome) = Outcome::of_end(ended, &names) {
+            return outcome;
+        }
+        let judged = match self.has_succeeded(ended) {
+            true => self.judge_success(ground, ended).map(|()| Outcome::Right),
+            false => self.judge_error(ground, before, ended).map(|()| Outcome::Error),
+        };
+        judged.unwrap_or_else(|(fault, why)| {
+            Outcome::Fault(fault, format!("{why}: {}", ended.shown()))
+        })
+    }
+
+    fn judge_success(&self, ground: &Ground<'_>, ended: &Ended) -> Result<(), (Fault, String)> {
+        let files = self.whole(ground, ended).map_err(|why| (Fault::WrongBytes, why))?;
+        let after = ground.names();
+        let foreign: Vec<_> = after.difference(&files).collect();
+        if foreign.is_empty() {
+            return Ok(());
+        }
+        Err((Fault::LeftBehind, format!("{foreign:?}")))
+    }
+
+    fn judge_error(
+        &self,
+        ground: &Ground<'_>,
+        before: &BTreeSet<PathBuf>,
+        ended: &Ended,
+    ) -> Result<(), (Fault, String)> {
         if self.makes == Makes::Equal && ended.status.code() == Some(1) {
-            return fault(Fault::WrongBytes, "a difference is reported".to_owned());
+            return Err((Fault::WrongBytes, "a difference is reported".to_owned()));
         }
-        if let Err(why) = self.kept(ground) {
-            return fault(Fault::OldContentLost, why);
-        }
-        let is_left = |name: &&PathBuf| !before.contains(*name) && !self.may_leave(ground, name);
+        // The last step may have failed: what is there is then the new file, and all of it.
+        let new = self.whole(ground, ended);
+        let allowed = match self.kept(ground) {
+            Ok(()) => new.unwrap_or_default(),
+            Err(why) => new.map_err(|_| (Fault::OldContentLost, why))?,
+        };
+        let is_left = |name: &&PathBuf| {
+            // An object that cannot be removed is reported by its name.
+            let is_object = name.to_string_lossy().contains(".dio.");
+            let is_reported = is_object && ended.stderr.contains(&*name.to_string_lossy());
+            let is_known = before.contains(*name) || allowed.contains(*name);
+            !is_known && !is_reported && !self.may_leave(ground, name)
+        };
         let after = ground.names();
         let left: Vec<_> = after.iter().filter(is_left).collect();
-        match left.is_empty() {
-            true => Outcome::Error,
-            false => fault(Fault::LeftBehind, format!("{left:?}")),
-        }
+        if left.is_empty() { Ok(()) } else { Err((Fault::LeftBehind, format!("{left:?}"))) }
     }
 
     /// The status of a door that did its work.
@@ -275,12 +326,12 @@ impl Door {
                 }
                 Ok(names)
             }
-            Makes::Striped | Makes::NewStriped => {
-                let (objects, bytes) = striped(&ground.manifest())?;
+            Makes::Striped { .. } | Makes::NewStriped => {
+                let (objects, bytes) = striped(&self.manifest(ground))?;
                 if bytes != sources.bytes {
                     return Err(first_difference(&bytes, &sources.bytes));
                 }
-                Ok(objects.into_iter().chain([ground.manifest()]).collect())
+                Ok(objects.into_iter().chain([self.manifest(ground)]).collect())
             }
             Makes::Sum => {
                 let sum = blake3::hash(&sources.bytes).to_hex();
@@ -295,13 +346,13 @@ impl Door {
         }
     }
 
-    /// After an error: the old content is there where it is promised, and no part of a new one.
+    /// The old content is there where it is promised, and no part of a new one.
     fn kept(&self, ground: &Ground<'_>) -> Result<(), String> {
         let (sources, target) = (ground.sources, ground.target());
         match self.makes {
             Makes::Replaced => differs(&target, &sources.old_bytes).map_or(Ok(()), Err),
-            Makes::Striped => {
-                let (_, bytes) = striped(&ground.manifest())?;
+            Makes::Striped { .. } => {
+                let (_, bytes) = striped(&self.manifest(ground))?;
                 let is_same = bytes == sources.old_bytes;
                 if is_same { Ok(()) } else { Err(first_difference(&bytes, &sources.old_bytes)) }
             }

@@ -151,8 +151,7 @@ fn run(cell: &Cell, volume: &Volume, ground: &Ground<'_>) -> Outcome {
     if is_limit && is_plain && parts[2] == "default" && is_killed_by(&ended, TOO_LARGE) {
         return Outcome::Error;
     }
-    let judged = Outcome::of_end(&ended, &door.names(ground));
-    judged.unwrap_or_else(|| door.judge(ground, &before, &ended))
+    door.judge(ground, &before, &ended, &[])
 }
 
 fn is_killed_by(ended: &watched::Ended, signal: i32) -> bool {

@@ -103,10 +103,6 @@ impl Ground<'_> {
         self.dir.join("target")
     }
 
-    pub fn manifest(&self) -> PathBuf {
-        self.dir.join("striped.dio")
-    }
-
     /// Takes away what the last cell left.
     pub fn clear(&self) {
         for dir in [&self.dir, &self.objects] {

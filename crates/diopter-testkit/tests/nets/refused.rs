@@ -168,18 +168,14 @@ impl Sandbox<'_> {
         let mut command = self.command(door, call, error, *moment == "later", ground);
         let ended = door.run(&mut command, ground, backend, LIMIT);
         assert_ne!(ended.status.code(), Some(99), "{}", ended.shown());
-        let mut names = door.names(ground);
-        names.extend([call, "io_uring", "aio", "shared librar", "dio run"].map(str::to_owned));
+        let mut names = vec![*call, "io_uring", "aio", "shared librar", "dio run"];
         if ["write", "writev"].contains(call) {
             // Without it there is no message.
-            names.push(String::new());
+            names.push("");
         }
-        match Outcome::of_end(&ended, &names) {
-            Some(outcome) => outcome,
-            None => match door.judge(ground, &before, &ended) {
-                Outcome::Fault(Fault::LeftBehind, _) if REMOVE.contains(call) => Outcome::Error,
-                outcome => outcome,
-            },
+        match door.judge(ground, &before, &ended, &names) {
+            Outcome::Fault(Fault::LeftBehind, _) if REMOVE.contains(call) => Outcome::Error,
+            outcome => outcome,
         }
     }
 

@@ -109,8 +109,12 @@ int main(int argc, char **argv)
 {
     struct stat found;
     struct dpt_file *file;
-    if (argc != 4 || stat(argv[2], &found) < 0)
-        return failed_plainly("usage: door WAY FROM TO");
+    if (argc != 4) {
+        fprintf(stderr, "usage: door WAY FROM TO\n");
+        return 2;
+    }
+    if (stat(argv[2], &found) < 0)
+        return failed_plainly(argv[2]);
     size_t length = (size_t)found.st_size;
     int writes = strstr(argv[1], "-write") != NULL;
     int is_queue = strncmp(argv[1], "queue", 5) == 0;

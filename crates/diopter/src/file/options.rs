@@ -180,7 +180,7 @@ impl OpenOptions {
         #[cfg(feature = "layouts")]
         if self.striped
             && !self.sys.create_new
-            && striped::is_manifest_in(&opened, self.access.read)
+            && striped::is_manifest_in(&opened, self.access.read, path)?
         {
             return striped::open(self, Layout::open_marked(path)?);
         }

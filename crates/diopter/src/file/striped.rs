@@ -108,7 +108,7 @@ impl StripedFile {
     pub fn is_at(path: impl AsRef<Path>) -> Result<bool> {
         let path = path.as_ref();
         let Ok(opened) = OpenOptions::new().read(true).open_sys(path) else { return Ok(false) };
-        if !is_manifest_in(&opened, true) {
+        if !is_manifest_in(&opened, true, path)? {
             return Ok(false);
         }
         // The same inode: by now the name may lead to another one.
@@ -224,19 +224,32 @@ impl File {
     }
 }
 
-/// Returns true if an open file begins as a manifest does, or, if it is not open for reading, has
-/// the mark of one. A file that can't be read does not: if it is to be read, reading it reports
-/// why.
-pub(super) fn is_manifest_in(opened: &OpenedFile, is_readable: bool) -> bool {
-    let sizes = to_u64(MANIFEST_BYTES_MIN)..=MANIFEST_BYTES_MAX;
-    let may_be = opened.kind == FileKind::Regular
-        && stat_size(opened.fd.as_fd(), opened.kind).is_ok_and(|size| sizes.contains(&size));
-    if !may_be || is_readable {
-        return may_be && head_of(opened.fd.as_fd(), opened).is_ok_and(|head| is_manifest(&head));
+/// Returns true if an open file begins as a manifest does, or, if that cannot be read, has the mark
+/// of one. What is taken for a plain file is replaced as one, so an error is not a no.
+pub(super) fn is_manifest_in(
+    opened: &OpenedFile,
+    is_readable: bool,
+    path: &Path,
+) -> std::result::Result<bool, SetupError> {
+    let fail = |what, errno| SetupError::new(what, Some(path.to_owned()), errno, "");
+    if opened.kind != FileKind::Regular {
+        return Ok(false);
     }
-    // To read it takes a second descriptor, and closing that would release the process's record
+    let fd = opened.fd.as_fd();
+    let size = stat_size(fd, opened.kind).map_err(|errno| fail("find the size of", errno))?;
+    if !(to_u64(MANIFEST_BYTES_MIN)..=MANIFEST_BYTES_MAX).contains(&size) {
+        return Ok(false);
+    }
+    if is_readable && let Ok(head) = head_of(fd, opened) {
+        return Ok(is_manifest(&head));
+    }
+    // To read it with another descriptor, and to close that, would release the process's record
     // locks (fcntl(2)) on the file. The mark needs none.
-    xattr::get(opened.fd.as_fd(), MANIFEST_ATTRIBUTE).is_ok_and(|mark| mark.is_some())
+    match xattr::get(fd, MANIFEST_ATTRIBUTE) {
+        Ok(mark) => Ok(mark.is_some()),
+        Err(Errno::EOPNOTSUPP) => Ok(false),
+        Err(errno) => Err(fail("find out whether a striped file is", errno)),
+    }
 }
 
 /// The first bytes of a file, past the page cache where it is open so, and without a trace in its
