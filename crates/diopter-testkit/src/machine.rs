@@ -187,7 +187,6 @@ impl Drop for Loop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
     Ext2,
-    Btrfs { extra: &'static [&'static str] },
     Ext4 { block: u32, extra: &'static [&'static str] },
     Xfs { extra: &'static [&'static str] },
     Btrfs,
@@ -197,7 +196,6 @@ impl FileSystem {
     fn name(self) -> &'static str {
         match self {
             FileSystem::Ext2 => "ext2",
-            FileSystem::Btrfs { .. } => "btrfs",
             FileSystem::Ext4 { .. } => "ext4",
             FileSystem::Xfs { .. } => "xfs",
             FileSystem::Btrfs => "btrfs",
@@ -207,7 +205,6 @@ impl FileSystem {
     fn capability(self) -> Capability {
         match self {
             FileSystem::Ext2 | FileSystem::Ext4 { .. } => Capability::Ext4,
-            FileSystem::Btrfs { .. } => Capability::Btrfs,
             FileSystem::Xfs { .. } => Capability::Xfs,
             FileSystem::Btrfs => Capability::Btrfs,
         }
@@ -217,9 +214,6 @@ impl FileSystem {
         let device = text(device);
         let made = match self {
             FileSystem::Ext2 => run("mkfs.ext2", &["-q", "-F", "-m", "0", device]),
-            FileSystem::Btrfs { extra } => {
-                run("mkfs.btrfs", &[&["--quiet", "--force"], extra, &[device]].concat())
-            }
             FileSystem::Ext4 { block, extra } => {
                 let block = block.to_string();
                 let lazy = "lazy_itable_init=0,lazy_journal_init=0";
@@ -307,7 +301,6 @@ impl Mount {
         self.unmount()?;
         let Some(device) = &self.device else { return Ok(()) };
         let checked = match self.kind {
-            Some(FileSystem::Btrfs { .. }) => run("btrfs", &["check", text(device.device())]),
             Some(FileSystem::Ext2 | FileSystem::Ext4 { .. }) => {
                 run("e2fsck", &["-fn", text(device.device())])
             }

@@ -61,7 +61,7 @@ pub const KINDS: &[Kind] = &[
     space("ext2", Some(FileSystem::Ext2), 40 * MIB),
     space("ext4", ext4(&["-m", "0", "-J", "size=4"]), 48 * MIB),
     space("xfs", Some(FileSystem::Xfs { extra: &["-m", "reflink=0"] }), 64 * MIB),
-    space("btrfs", Some(FileSystem::Btrfs { extra: &[] }), 160 * MIB),
+    space("btrfs", Some(FileSystem::Btrfs), 160 * MIB),
     space("tmpfs", None, 32 * MIB),
     Kind {
         scarce: Scarce::Quota,
@@ -70,7 +70,7 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         scarce: Scarce::Metadata,
-        ..space("btrfs-metadata", Some(FileSystem::Btrfs { extra: &[] }), 160 * MIB)
+        ..space("btrfs-metadata", Some(FileSystem::Btrfs), 160 * MIB)
     },
 ];
 
