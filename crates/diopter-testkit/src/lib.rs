@@ -18,3 +18,4 @@ pub mod machine;
 pub mod zram;
 pub mod ceph;
 pub mod slow_fuse;
+pub mod odd_fuse;
