@@ -84,7 +84,7 @@ fn a_striped_copy_whose_disk_fills_up_on_the_way_fails_and_the_old_content_stays
     };
     let (dir, source) = source_of(80 * MIB);
     let target = dir.path().join("striped");
-    // The object with room is the first one: each write of several stripes is short, and none fails.
+    // The object with room is the first one: each write of several stripes is short, none fails.
     let objects = [dir.path(), disk.path()].map(|path| ObjectPlace::Dir(path.to_owned())).into();
     let options = CreateOptions { objects, ..CreateOptions::default() };
     StripedFile::create(&target, &options).unwrap();

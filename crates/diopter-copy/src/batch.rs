@@ -309,7 +309,7 @@ fn publish(session: &mut Session<'_>, named: Named, flushed: Result<(), Errno>) 
 fn set_attributes(session: &mut Session<'_>, level: &Level) -> Result<(), Failure> {
     let Level { source, metadata, target, mode } = level;
     let attributes = (&*target.path(), session.attributes(*mode));
-    let without_room = preserve::copy(source.as_fd(), metadata, target.as_fd(), attributes)?;
-    session.note_without_room(&target.path(), &without_room);
+    let lost = preserve::copy(source.as_fd(), metadata, target.as_fd(), attributes)?;
+    session.note_lost(&target.path(), &lost);
     Ok(())
 }

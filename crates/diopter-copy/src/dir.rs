@@ -5,6 +5,8 @@
 //! component at a time needs nothing that a kernel or a container may lack (openat2, fchmodat2).
 //! Paths are for messages.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::mem::MaybeUninit;
@@ -17,17 +19,18 @@ use std::sync::Arc;
 
 use diopter::Errno;
 use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, RenameFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::failure::Failure;
 
 mod identity;
-
+mod made;
 mod remembered;
 
 pub use identity::{Identity, SourceKey};
+pub use made::Renaming;
 pub use remembered::Remembered;
 
 /// Permissions of a directory while it is filled: no other user can put a name into it.
@@ -48,6 +51,11 @@ pub struct Dir {
     fd: Arc<OwnedFd>,
     name: Rc<Name>,
     id: FileId,
+    /// True if this run made it, and with it all that is in it.
+    is_new: Cell<bool>,
+    /// Files and directories that this run made in one that existed before, as long as it is open:
+    /// each with a hash of its name.
+    made: RefCell<BTreeSet<(FileId, u64)>>,
 }
 
 /// The path under which a directory was opened, part by part. The directories of a walk share the
@@ -134,7 +142,9 @@ impl Dir {
     fn of_fd(fd: OwnedFd, name: Rc<Name>) -> Result<Rc<Dir>, Errno> {
         let stat = rustix::fs::fstat(&fd)?;
         let fd = Arc::new(fd);
-        Ok(Rc::new(Dir { fd, name, id: (stat.st_dev, stat.st_ino) }))
+        let id = (stat.st_dev, stat.st_ino);
+        let (is_new, made) = (Cell::new(false), RefCell::default());
+        Ok(Rc::new(Dir { fd, name, id, is_new, made }))
     }
 
     /// Returns the path under which it was opened, for messages.
@@ -193,7 +203,9 @@ impl Dir {
     /// Makes a file in its file system that has no name, and that only its owner may use.
     pub fn create_unnamed(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        Ok(retry_on_intr(|| rustix::fs::openat(&self.fd, ".", flags, NEW_MODE))?)
+        let file = retry_on_intr(|| rustix::fs::openat(&self.fd, ".", flags, NEW_MODE))?;
+        give_to_owner(&file, NEW_MODE);
+        Ok(file)
     }
 
     /// Returns the owner of files that this process makes here: its own user, unless the file
@@ -204,6 +216,19 @@ impl Dir {
         let user = rustix::fs::fstat(&file)?.st_uid;
         probe.remove()?;
         Ok(user)
+    }
+}
+
+/// Gives the owner of a file or directory that this process has just made the permissions that it
+/// asked for: the umask, or the default access list of the directory, may have taken some away. On
+/// a file system without permissions there are none to give.
+fn give_to_owner(file: impl AsFd, asked: Mode) {
+    let asked = asked.bits();
+    if let Ok(stat) = rustix::fs::fstat(&file)
+        && stat.st_mode & asked != asked
+    {
+        let mode = Mode::from_bits_truncate(stat.st_mode & 0o7000 | asked);
+        rustix::fs::fchmod(&file, mode).unwrap_or(());
     }
 }
 
@@ -287,7 +312,7 @@ impl Entry {
         let failed = |errno| Failure::of_errno("making the directory", &self.path(), errno);
         rustix::fs::mkdirat(&self.dir.fd, &self.name, FILLING_MODE)
             .map_err(|errno| failed(errno.into()))?;
-        let dir = self.open_dir()?;
+        let dir = self.open_made_dir()?;
         let user = rustix::fs::fstat(&dir.fd).map_err(|errno| failed(errno.into()))?.st_uid;
         // mkdirat(2) returns no descriptor. Another directory that was moved to the name since must
         // not get the permissions of this one; an empty one of ours is as good.
@@ -301,6 +326,8 @@ impl Entry {
             .map_err(failed)?
             .is_empty();
         if is_ours && is_empty {
+            self.dir.note_made(&self.name, dir.id);
+            dir.is_new.set(true);
             return Ok(dir);
         }
         let cause = "another process put its directory there";
@@ -308,11 +335,31 @@ impl Entry {
         Err(Failure::of_rule("making the directory", &self.path(), cause, remedy))
     }
 
+    /// Opens a directory that was just made, with the permissions of its owner that the umask may
+    /// have taken away.
+    fn open_made_dir(&self) -> Result<Rc<Dir>, Failure> {
+        let own = rustix::process::geteuid().as_raw();
+        let lacks = |found: &Metadata| found.mode() & FILLING_MODE.bits() != FILLING_MODE.bits();
+        if let Some(found) = self.look()?
+            && found.metadata().is_dir()
+            && found.metadata().uid() == own
+            && lacks(found.metadata())
+        {
+            let mode = Mode::from_bits_truncate(found.metadata().mode() & 0o7000) | FILLING_MODE;
+            // Without it the directory cannot be opened or filled, which is reported.
+            rustix::fs::chmod(found.proc_path(), mode).unwrap_or(());
+        }
+        self.open_dir()
+    }
+
     /// Makes a directory, or opens the existing one. Returns true if it is new.
     pub fn make_or_open(&self) -> Result<(Rc<Dir>, bool), Failure> {
         match self.look()? {
             None => Ok((self.make_dir()?, true)),
-            Some(found) if found.metadata().is_dir() => Ok((self.open_dir()?, false)),
+            Some(found) if found.metadata().is_dir() => {
+                self.refuse_other_name()?;
+                Ok((self.open_dir()?, false))
+            }
             Some(_) => {
                 let cause = "something that is not a directory is in the way";
                 let remedy = "remove it, or choose another target";
@@ -329,7 +376,10 @@ impl Entry {
             | OFlags::NOFOLLOW
             | OFlags::NOCTTY
             | OFlags::CLOEXEC;
-        Ok(retry_on_intr(|| rustix::fs::openat(&self.dir.fd, &self.name, flags, NEW_MODE))?)
+        let open = || rustix::fs::openat(&self.dir.fd, &self.name, flags, NEW_MODE);
+        let file = retry_on_intr(open)?;
+        give_to_owner(&file, NEW_MODE);
+        Ok(file)
     }
 
     /// Gives the name to a file that has none yet; EEXIST if the name exists.
@@ -363,26 +413,6 @@ impl Entry {
         // The umask or an access list of the directory may have removed more.
         let is_closed = found.is_symlink() || found.mode() & 0o7777 & !NEW_MODE.bits() == 0;
         Ok(is_ours && is_closed && found.nlink() == 1)
-    }
-
-    /// Renames it to another name in the same directory, which is replaced.
-    pub fn rename_to(&self, target: &Entry) -> Result<(), Errno> {
-        let (from, to) = (&self.dir.fd, &target.dir.fd);
-        Ok(rustix::fs::renameat(from, &self.name, to, &target.name)?)
-    }
-
-    /// Renames it to another name in the same directory, unless that exists: EEXIST.
-    pub fn rename_to_new(&self, target: &Entry) -> Result<(), Errno> {
-        let (from, to) = (&self.dir.fd, &target.dir.fd);
-        let flags = RenameFlags::NOREPLACE;
-        match rustix::fs::renameat_with(from, &self.name, to, &target.name, flags) {
-            // NFS, and FUSE servers without this call: a second name, which fails in the same way.
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-                rustix::fs::linkat(from, &self.name, to, &target.name, AtFlags::empty())?;
-                self.remove()
-            }
-            renamed => Ok(renamed?),
-        }
     }
 
     /// Removes the name; it is not a directory.

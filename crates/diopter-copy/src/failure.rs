@@ -183,6 +183,7 @@ fn attempt_of(what: &str) -> Option<&'static str> {
         "flushing" => "cannot flush",
         "flushing the directory" => "cannot flush the directory",
         "following the link" => "cannot follow the link",
+        "keeping the attributes" => "cannot keep all attributes of",
         "linking" => "cannot link",
         "listing the directories of" => "cannot list the directories of",
         "listing the directory" => "cannot list the directory",
@@ -269,13 +270,16 @@ fn remedy_of(errno: Errno) -> &'static str {
         }
         Errno::EROFS => "the file system is mounted read-only: choose another target",
         Errno::EIO | Errno::ENODATA | Errno::EREMOTEIO | Errno::EILSEQ => {
-            "the device cannot read or write there: the kernel's log names the sector"
+            "the device, or the server of the file system, cannot do that there: the kernel's log, \
+             or that of the server, has more"
         }
         Errno::EISDIR => "name a file, or copy the directory with -r",
         Errno::ENOTDIR => "a part of the path is not a directory: check the path",
         Errno::ELOOP => "the symbolic links form a loop: name the file itself",
         Errno::ENAMETOOLONG => "choose a shorter name",
-        Errno::ETXTBSY => "the file is being executed: end the program first",
+        Errno::ETXTBSY => {
+            "it is being executed, or is in use as swap: end the program, or use `swapoff`"
+        }
         Errno::EBUSY => "it is mounted or in use: unmount it, or end what uses it",
         Errno::ENOMEM => "lower --bs or --iodepth, or raise the memory limit",
         Errno::EMFILE | Errno::ENFILE => "raise `ulimit -n`",

@@ -46,6 +46,9 @@ pub fn copy(session: &mut Session<'_>, source: Found<'_>, destination: Destinati
 
 fn copy_opened(session: &mut Session<'_>, source: &Source, place: Place) -> Step<()> {
     refuse_same(source, &place.existing)?;
+    if let Existing::File(_) | Existing::Link = place.existing {
+        place.entry.refuse_other_name()?;
+    }
     if keeps(session, source, &place)? {
         session.skip(source.size);
         return Ok(());
@@ -111,16 +114,20 @@ fn replace(session: &mut Session<'_>, source: &Source, target: &Entry) -> Step<(
 
 /// Makes the temporary of a copy, or takes that of an interrupted one with what is in it.
 pub fn take_temporary(
-    session: &Session<'_>,
+    session: &mut Session<'_>,
     source: &Source,
     target: &Entry,
 ) -> Result<Temporary, Failure> {
-    let (boot, is_resumed) = (session.boot(), session.options.resume);
+    let (boot, is_resumed) = (session.boot().to_owned(), session.options.resume);
     let given_to = session.options.preserve.given_to(&source.metadata);
     let replaces = session.options.existing != WhenThere::Keep;
-    let wanted = Wanted { source: &source.identity, boot, is_resumed, replaces, given_to };
+    let (source_id, boot) = (&source.identity, &*boot);
+    let wanted = Wanted { source: source_id, boot, is_resumed, replaces, given_to };
     let mut temporary = Temporary::take(target, &wanted)?;
     temporary.start = written_before(session, source, &temporary)?;
+    if temporary.has_no_mark() && is_resumed {
+        session.note_no_resume(&target.path());
+    }
     Ok(temporary)
 }
 
@@ -176,8 +183,9 @@ pub fn leave(
     if session.flush_for_resume(&temporary.file) {
         recorder.note_all_flushed();
     }
-    if !recorder.write(temporary.file.as_fd()) {
-        temporary.discard();
+    match recorder.write(temporary.file.as_fd()) {
+        true => temporary.keep(),
+        false => temporary.discard(),
     }
 }
 
@@ -215,9 +223,8 @@ pub fn finish(
     session.check_stop()?;
     let mode = session.new_mode(&target.dir, source.metadata.mode() & 0o777, 0o666);
     let attributes = (&*path, session.attributes(Some(mode)));
-    let without_room =
-        preserve::copy(source.file.as_fd(), &source.metadata, file.as_fd(), attributes)?;
-    session.note_without_room(&path, &without_room);
+    let lost = preserve::copy(source.file.as_fd(), &source.metadata, file.as_fd(), attributes)?;
+    session.note_lost(&path, &lost);
     session.flush(output)?;
     session.check_stop()
 }

@@ -53,6 +53,12 @@ pub enum Notice<'a> {
         /// The name of the attribute.
         attribute: &'a OsStr,
     },
+    /// A copy that is interrupted cannot be resumed: the file system of the target keeps no
+    /// attribute that marks its temporary.
+    NoResume {
+        /// The copy. Others of the run are not reported.
+        target: &'a Path,
+    },
     /// A tree has a striped file, and the copy of its manifest is a plain file.
     LayoutNotKept {
         /// The manifest. Others of the run are not reported.
@@ -88,6 +94,15 @@ impl fmt::Display for Notice<'_> {
                     f,
                     "{target} lacks the extended attribute {name}: its file system has no room \
                      for it"
+                )
+            }
+            Notice::NoResume { target } => {
+                let target = untrusted::name(target);
+                write!(
+                    f,
+                    "{target} is copied from the beginning each time, in spite of --resume: its \
+                     file system keeps no user attributes; after a kill remove its temporary, \
+                     which ends in .dio-part"
                 )
             }
             Notice::LayoutNotKept { source } => {

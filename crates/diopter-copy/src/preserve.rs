@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use diopter::Errno;
 use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
+use diopter_text::untrusted;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 
 use crate::dir::Inode;
@@ -37,6 +38,11 @@ const ACCESS_LIST: &str = INHERITED[0];
 
 /// Attributes that a new file inherits from the default access list of its directory.
 const DEFAULT_LIST: &str = INHERITED[1];
+
+/// How messages name what a copy lacks.
+const OWNER: &str = "the owner";
+const PERMISSIONS: &str = "the permissions";
+const TIMES: &str = "the times";
 
 /// One attribute that `--preserve` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -227,31 +233,55 @@ impl Carrier<'_> {
     }
 }
 
+/// The attributes that a copy lacks, of those that it was to keep.
+#[derive(Debug, Default)]
+pub struct Lost {
+    /// Extended attributes for which the file system of the copy has no room: it may have less of
+    /// it than that of the source.
+    pub without_room: Vec<OsString>,
+    /// Others that could not be read or set, and why.
+    pub refused: Vec<(String, Errno)>,
+}
+
+impl Lost {
+    pub fn is_empty(&self) -> bool {
+        self.without_room.is_empty() && self.refused.is_empty()
+    }
+
+    /// Notes an attribute that could not be set.
+    fn note(&mut self, what: &str, set: Result<(), Errno>) {
+        if let Err(errno) = set {
+            self.refused.push((what.to_owned(), errno));
+        }
+    }
+}
+
 /// Sets the attributes of an open file or directory. `metadata` is the source's, from before it was
-/// read. `target` is for messages. Returns the names of the extended attributes for which the file
-/// system of the copy has no room: it may have less of it than that of the source.
+/// read. `target` is for messages. Returns what the copy lacks; fails only if it would grant more
+/// than its source.
 pub fn copy(
     source: BorrowedFd<'_>,
     metadata: &Metadata,
     copy: BorrowedFd<'_>,
     (target, attributes): (&Path, Attributes<'_>),
-) -> Result<Vec<OsString>, Failure> {
+) -> Result<Lost, Failure> {
     let failed = |what| move |errno| Failure::of_errno(what, target, errno);
     let kept = attributes.kept;
+    let mut refused = Lost::default();
     // Ownership first: the kernel drops set-id bits and capabilities when it changes.
     if kept.has(Attribute::Ownership) {
-        set_owner(metadata, |owner, group| rustix::fs::fchown(copy, owner, group))
-            .map_err(failed("setting the owner"))?;
+        let set = set_owner(metadata, |owner, group| rustix::fs::fchown(copy, owner, group));
+        refused.note(OWNER, set);
     }
     let carriers = (&Carrier::Open(source), &Carrier::Open(copy));
     let set = || copy_attributes(carriers, kept).map_err(failed("setting extended attributes"));
     let mut extended = set()?;
-    if !extended.without_room.is_empty()
+    if !extended.lost.without_room.is_empty()
         && let Some(record) = Record::set_aside(copy)
     {
         // The record of a temporary took room too. Without it no later run finds the temporary.
         extended = set()?;
-        if !extended.without_room.is_empty() {
+        if !extended.lost.without_room.is_empty() {
             Record::put_back(copy, &record);
         }
     }
@@ -259,13 +289,14 @@ pub fn copy(
         .is_ok_and(|now| (now.st_uid, now.st_gid) == (metadata.uid(), metadata.gid()));
     if let Some(mode) = mode_of(metadata, attributes, is_owned) {
         let mode = without_list(mode, extended.granted_to_group);
-        tolerate(rustix::fs::fchmod(copy, mode)).map_err(failed("setting the permissions"))?;
+        refused.note(PERMISSIONS, tolerate(rustix::fs::fchmod(copy, mode)));
     }
     if kept.has(Attribute::Timestamps) {
         let set = rustix::fs::futimens(copy, &times_of(metadata));
-        tolerate(set).map_err(failed("setting the times"))?;
+        refused.note(TIMES, tolerate(set));
     }
-    Ok(extended.without_room)
+    refused.refused.extend(extended.lost.refused);
+    Ok(Lost { without_room: extended.lost.without_room, ..refused })
 }
 
 /// As [`copy`] without extended attributes, for an object of a striped file. It keeps no access
@@ -299,13 +330,14 @@ pub fn copy_unopened(
     source: &Inode,
     copy: &Inode,
     (target, attributes): (&Path, Attributes<'_>),
-) -> Result<Vec<OsString>, Failure> {
+) -> Result<Lost, Failure> {
     let failed = |what| move |errno| Failure::of_errno(what, target, errno);
     let (kept, metadata) = (attributes.kept, source.metadata());
+    let mut refused = Lost::default();
     if kept.has(Attribute::Ownership) {
         let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
-        set_owner(metadata, |owner, group| rustix::fs::chownat(copy, "", owner, group, flags))
-            .map_err(failed("setting the owner"))?;
+        let set = |owner, group| rustix::fs::chownat(copy, "", owner, group, flags);
+        refused.note(OWNER, set_owner(metadata, set));
     }
     // By way of proc(5), which follows the descriptor and not a name: a path-only descriptor has
     // neither fchmod(2) nor, before Linux 5.8, utimensat(2).
@@ -316,13 +348,14 @@ pub fn copy_unopened(
     let mode = mode_of(metadata, attributes, false).filter(|_| !metadata.is_symlink());
     if let Some(mode) = mode {
         let mode = without_list(mode, extended.granted_to_group);
-        tolerate(rustix::fs::chmod(&path, mode)).map_err(failed("setting the permissions"))?;
+        refused.note(PERMISSIONS, tolerate(rustix::fs::chmod(&path, mode)));
     }
     if kept.has(Attribute::Timestamps) {
         let set = rustix::fs::utimensat(CWD, &path, &times_of(metadata), AtFlags::empty());
-        tolerate(set).map_err(failed("setting the times"))?;
+        refused.note(TIMES, tolerate(set));
     }
-    Ok(extended.without_room)
+    refused.refused.extend(extended.lost.refused);
+    Ok(Lost { without_room: extended.lost.without_room, ..refused })
 }
 
 /// Returns the permissions of a copy. Another user's set-id bits are left out.
@@ -357,8 +390,7 @@ fn set_owner(
 struct NotSet {
     /// If the access list was not set: what it grants to the group of the file.
     granted_to_group: Option<u32>,
-    /// The attributes that do not fit.
-    without_room: Vec<OsString>,
+    lost: Lost,
 }
 
 /// Copies every attribute that is kept, that the file system of the target supports and has room
@@ -375,7 +407,10 @@ fn copy_attributes(
     let length = match source.list(&mut names).map_err(Errno::from) {
         Ok(length) => length,
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => 0,
-        Err(errno) => return Err(errno),
+        Err(errno) => {
+            not_set.lost.note("the extended attributes", Err(errno));
+            0
+        }
     };
     let names: Vec<&[u8]> =
         names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
@@ -385,7 +420,13 @@ fn copy_attributes(
             // Otherwise the permissions that are set next would apply to users that the source does
             // not name.
             match copy.remove(inherited).map_err(Errno::from) {
-                Err(errno) if errno != Errno::ENODATA && !is_tolerable(errno) => return Err(errno),
+                Err(errno)
+                    if errno != Errno::ENODATA
+                        && !is_tolerable(errno)
+                        && copy.get(inherited.as_ref(), &mut []).is_ok() =>
+                {
+                    return Err(errno);
+                }
                 _ => {}
             }
         }
@@ -403,7 +444,10 @@ fn copy_attributes(
             Ok(length) => length,
             // It was removed, or may be listed and not read (trusted.*).
             Err(Errno::ENODATA | Errno::EPERM | Errno::EACCES | Errno::EOPNOTSUPP) => continue,
-            Err(errno) => return Err(errno),
+            Err(errno) => {
+                not_set.lost.note(&extended(name), Err(errno));
+                continue;
+            }
         };
         let set = copy.set(name, &value[..length]);
         if set.is_err() && name == ACCESS_LIST {
@@ -411,12 +455,17 @@ fn copy_attributes(
         }
         match tolerate(set) {
             Err(Errno::ENOSPC | Errno::E2BIG | Errno::ERANGE) => {
-                not_set.without_room.push(name.to_owned());
+                not_set.lost.without_room.push(name.to_owned());
             }
-            set => set?,
+            set => not_set.lost.note(&extended(name), set),
         }
     }
     Ok(not_set)
+}
+
+/// Returns how a message names an extended attribute.
+fn extended(name: &OsStr) -> String {
+    format!("the attribute {}", untrusted::name(name))
 }
 
 /// Ignores the errors of attributes that an ordinary user may not set, and that the file system

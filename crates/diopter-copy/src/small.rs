@@ -164,7 +164,7 @@ fn fill(
         Ok(passed)
             if source.is_unchanged()
                 && preserve::copy(from, &source.metadata, to, attributes)
-                    .is_ok_and(|without_room| without_room.is_empty()) =>
+                    .is_ok_and(|lost| lost.is_empty()) =>
         {
             let (size, source) = (source.size, source.metadata.clone());
             Ok(Small { temporary, target, source, size, passed })

@@ -17,7 +17,7 @@ use crate::failure::{Failure, LackingSpace, Step};
 use crate::flow::Zeros;
 use crate::preserve;
 use crate::segments::Segments;
-use crate::session::{Output, Passed, Session, alignment_of};
+use crate::session::{Output, Passed, Session, alignment_of, is_no_reservation};
 use crate::source::{Source, layout_at};
 
 /// Permissions of objects while they are filled; then they get the source's.
@@ -152,7 +152,7 @@ fn reserve_objects(
             Ok(()) => {}
             Err(error) => match error.errno() {
                 // Each write then allocates its blocks.
-                Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL => return Ok(()),
+                errno if is_no_reservation(errno) => return Ok(()),
                 errno => {
                     let failure = Failure::of_engine("reserving space", output.path, &error);
                     // With holes, the sizes of objects are more than what they need.
@@ -216,9 +216,8 @@ fn preserve_like(
     }
     let path = target.path();
     let attributes = (&*path, attributes);
-    let without_room =
-        preserve::copy(source.file.as_fd(), &source.metadata, layout.as_fd(), attributes)?;
-    session.note_without_room(&path, &without_room);
+    let lost = preserve::copy(source.file.as_fd(), &source.metadata, layout.as_fd(), attributes)?;
+    session.note_lost(&path, &lost);
     layout.deny_other_writers().map_err(|error| Failure::of_layout("writing", &error))
 }
 

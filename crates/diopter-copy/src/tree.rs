@@ -2,6 +2,7 @@
 //! nothing outside them is read or written, whatever another process renames or replaces. Only with
 //! [`Follow::Always`] is something outside read: what a link leads to.
 
+use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -13,7 +14,7 @@ use diopter_layouts::layout::MANIFEST_BYTES_MAX;
 
 use crate::batch::{Batch, Level};
 use crate::chattr;
-use crate::dir::{Dir, Entry, Inode};
+use crate::dir::{Dir, Entry, Inode, Renaming};
 use crate::failure::{Failure, Step, Stop};
 use crate::file;
 use crate::observer::Notice;
@@ -232,7 +233,11 @@ pub fn keeps(
     }
     let Destination::Inside(target) = destination else { return Ok(false) };
     let found = target.look()?;
-    Ok(found.is_some_and(|found| stays(when, found.metadata(), source)))
+    let stays = found.is_some_and(|found| stays(when, found.metadata(), source));
+    if stays {
+        target.refuse_other_name()?;
+    }
+    Ok(stays)
 }
 
 /// Returns true if a file or a link in a directory is not replaced. A link in place of a file says
@@ -267,6 +272,7 @@ pub fn copy_other(
         }
     };
     let when = session.options.existing;
+    target.refuse_other_name()?;
     match target.look()? {
         Some(there) if stays(when, there.metadata(), source.metadata()) => {
             session.skip(0);
@@ -310,13 +316,10 @@ fn name_other(
     let mode = session.new_mode(&target.dir, metadata.mode() & 0o777, 0o666);
     let path = target.path();
     let attributes = (&*path, session.attributes(Some(mode)));
-    let without_room = preserve::copy_unopened(source, made, attributes)?;
-    session.note_without_room(&path, &without_room);
-    let renamed = match session.options.existing {
-        WhenThere::Keep => name.rename_to_new(target),
-        WhenThere::Replace | WhenThere::Update | WhenThere::Same => name.rename_to(target),
-    };
-    renamed.map_err(|errno| Failure::of_errno("renaming", &path, errno))?;
+    let lost = preserve::copy_unopened(source, made, attributes)?;
+    session.note_lost(&path, &lost);
+    let replaces = session.options.existing != WhenThere::Keep;
+    name.rename_made(&Renaming { what: "renaming", id: made.id(), replaces }, target)?;
     if target.is(made.id()) { Ok(()) } else { Err(replaced(target)) }
 }
 
@@ -339,17 +342,54 @@ fn make_other(
         Some(leads_to) => name.make_link(leads_to),
         None => name.make_node(like),
     }
-    .map_err(|errno| match errno {
-        Errno::EPERM if is_device => no_device(&target.path()),
+    .map_err(|errno| match (errno, &leads_to) {
+        (Errno::EPERM, None) if is_device => no_device(&target.path()),
+        (Errno::ENAMETOOLONG, Some(leads_to)) => too_long(&target.path(), leads_to),
         _ => failed(errno),
     })?;
-    // symlinkat(2) and mknodat(2) return no descriptor. What was moved to the name since must not
-    // get the attributes of the copy.
+    let held = hold_other(like, name, leads_to.as_deref());
+    if held.is_err()
+        && let Ok(Some(left)) = name.look()
+        && left.metadata().file_type() == like.file_type()
+        && name.is_own(&left) == Ok(true)
+    {
+        // The reason is reported; a failure to clean up has the same one.
+        name.remove().unwrap_or(());
+    }
+    held
+}
+
+/// Returns what was just made under a name. symlinkat(2) and mknodat(2) return no descriptor: what
+/// was moved to the name since must not get the attributes of the copy.
+fn hold_other(like: &Metadata, name: &Entry, leads_to: Option<&OsStr>) -> Result<Inode, Failure> {
     let made = name.look()?.ok_or_else(|| replaced(name))?;
+    let is_device = like.file_type().is_block_device() || like.file_type().is_char_device();
     let is_alike = made.metadata().file_type() == like.file_type()
         && (!is_device || made.metadata().rdev() == like.rdev())
-        && leads_to.is_none_or(|leads_to| made.link_target() == Ok(leads_to));
-    if is_alike && name.is_own(&made).map_err(failed)? { Ok(made) } else { Err(replaced(name)) }
+        && leads_to.is_none_or(|leads_to| is_link_to(&made, leads_to));
+    let is_own = name.is_own(&made);
+    let is_own = is_own.map_err(|errno| Failure::of_errno("making", &name.path(), errno))?;
+    if is_alike && is_own { Ok(made) } else { Err(replaced(name)) }
+}
+
+/// Returns true if a link that was just made leads there. A file system that makes links and does
+/// not let them be read (a server that forbids absolute ones) is believed.
+fn is_link_to(made: &Inode, leads_to: &OsStr) -> bool {
+    match made.link_target() {
+        Ok(found) => found == leads_to,
+        Err(errno) => matches!(
+            errno,
+            Errno::EPERM | Errno::EACCES | Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EIO
+        ),
+    }
+}
+
+/// The failure of a symbolic link whose content the file system of the target does not hold.
+fn too_long(target: &Path, leads_to: &OsStr) -> Failure {
+    let cause =
+        format!("it leads to a path of {} bytes, too long for the file system", leads_to.len());
+    let remedy = "choose a target elsewhere, or leave the link out with --exclude";
+    Failure::of_rule("making the link", target, &cause, remedy)
 }
 
 /// The failure of a device node that the kernel does not make.

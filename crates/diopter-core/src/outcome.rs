@@ -31,7 +31,7 @@ pub enum Transfer {
 pub enum StopReason {
     /// A read met the end of the file.
     EndOfFile,
-    /// A write to a striped file found no space, or was over quota.
+    /// A write to a striped file found no space, or no quota.
     NoSpace,
     /// A write reached the limit of the process on the size of files (`RLIMIT_FSIZE`).
     SizeLimit,

@@ -442,7 +442,9 @@ impl<'a> Planner<'a> {
             let failure = Failure::of_rule("writing", &place.entry.path(), cause, "use dio cp");
             return Err(failure.into());
         }
-        let temporary = file::take_temporary(session, &source, &place.entry)?;
+        let mut temporary = file::take_temporary(session, &source, &place.entry)?;
+        // What other processes write to is left if this one ends before them.
+        temporary.end_guard();
         let recorder = temporary.recorder();
         let mut large = Large {
             flushed: temporary.start,

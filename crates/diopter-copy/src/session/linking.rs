@@ -54,6 +54,7 @@ impl Session<'_> {
         if !self.links.link(source, target, self.options.existing)? {
             return Ok(false);
         }
+        target.note_made();
         self.begin_file();
         self.observer.begins(Pass::Copy, &path(), 0);
         self.observer.skips(source.len());

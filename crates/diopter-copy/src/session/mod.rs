@@ -4,7 +4,6 @@
 mod linking;
 mod transfer;
 
-use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -21,12 +20,14 @@ use crate::observer::{Notice, Observer};
 use crate::options::{Follow, Options};
 use crate::pace::Pace;
 use crate::pipeline::Pipeline;
-use crate::preserve::{Attributes, creation_mode};
+use crate::preserve::{Attributes, Lost, creation_mode};
 use crate::report::{BackendReport, Counts};
 use crate::shape::Shape;
 use crate::stop::{Signal, StopFlag};
 
-pub use transfer::{Output, Passed, alignment_of, read_failed, stopped, stopped_of_new};
+pub use transfer::{
+    Output, Passed, alignment_of, is_no_reservation, read_failed, stopped, stopped_of_new,
+};
 
 /// More bios than any engine holds.
 const ENGINE_DEPTH: u32 = u32::MAX;
@@ -55,6 +56,7 @@ pub struct Session<'a> {
     pub links: Links,
     /// True if a striped file that becomes a plain one was reported.
     pub has_noted_layout: bool,
+    has_noted_no_resume: bool,
     written_to: WrittenTo,
     pipeline: Pipeline,
     sizes: PreferredSizes,
@@ -80,6 +82,7 @@ impl<'a> Session<'a> {
             objects: Objects::default(),
             links: Links::new(options.follow == Follow::Always),
             has_noted_layout: false,
+            has_noted_no_resume: false,
             written_to: WrittenTo::default(),
             pipeline,
             sizes: PreferredSizes::default(),
@@ -173,10 +176,27 @@ impl<'a> Session<'a> {
         Attributes { kept: &self.options.preserve, mode }
     }
 
-    /// Reports the extended attributes that a copy lacks.
-    pub fn note_without_room(&mut self, target: &Path, names: &[OsString]) {
-        for attribute in names {
+    /// Reports, once in a run, that a copy which is interrupted starts from the beginning.
+    pub fn note_no_resume(&mut self, target: &Path) {
+        if !self.has_noted_no_resume {
+            self.has_noted_no_resume = true;
+            self.observer.notice(Notice::NoResume { target });
+        }
+    }
+
+    /// Reports the attributes that a copy lacks. What the file system has no room for is only
+    /// reported; what it refused counts as a failure, though the copy gets its name.
+    pub fn note_lost(&mut self, target: &Path, lost: &Lost) {
+        for attribute in &lost.without_room {
             self.observer.notice(Notice::NoRoom { target, attribute });
+        }
+        let refused: Vec<String> =
+            lost.refused.iter().map(|(what, errno)| format!("{what}: {errno}")).collect();
+        if !refused.is_empty() {
+            let remedy = "the copy is there without them: choose a target that keeps them, or \
+                          leave them out with --no-preserve";
+            let what = "keeping the attributes";
+            self.note_failure(&Failure::of_rule(what, target, &refused.join(", "), remedy));
         }
     }
 

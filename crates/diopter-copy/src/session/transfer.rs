@@ -138,7 +138,7 @@ impl Session<'_> {
             match allocate(fd, range.start..range.end) {
                 Ok(()) => {}
                 // Each write then allocates its blocks.
-                Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL) => return Ok(()),
+                Err(errno) if is_no_reservation(errno) => return Ok(()),
                 Err(errno) => {
                     let failure = failed("reserving space")(errno);
                     return Err(with_space(failure, errno, source, (fd, all)));
@@ -345,6 +345,15 @@ pub fn read_failed(why: Interruption, what: &'static str, path: &Path) -> Stop {
         Interruption::Backend(error) => Failure::of_engine(what, path, &error.into()),
     };
     Stop::Failed(failure)
+}
+
+/// Returns true if space cannot be reserved here: the file system or a sandbox has no such call. A
+/// reservation is a hint; if writes are refused too, they say so.
+pub fn is_no_reservation(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL | Errno::EPERM | Errno::EACCES
+    )
 }
 
 /// Allocates a range that may be allocated in part, by an earlier run. XFS wants room for all of

@@ -44,7 +44,7 @@ const LOCK_WAIT_SLICE: Duration = Duration::from_millis(10);
 /// permissions of the copy.
 const MODE: u32 = 0o600;
 
-/// A target that is being written. Dropping it leaves the file.
+/// A target that is being written. Dropping it removes the file, unless an earlier run made it.
 #[derive(Debug)]
 pub struct Temporary {
     /// Open for reading and writing, and locked.
@@ -136,14 +136,30 @@ impl Temporary {
         self.held.publish(self.file.as_fd(), target)
     }
 
+    /// Returns true if no later run finds it: its file system keeps no attributes of users, or
+    /// something else has its usual name.
+    pub fn has_no_mark(&self) -> bool {
+        !self.held.is_marked
+    }
+
     /// Returns which inode it is.
     pub fn id(&self) -> FileId {
         self.held.id
     }
 
-    /// Removes it.
+    /// Removes it, also if an earlier run made it.
     pub fn discard(self) {
         self.held.discard();
+    }
+
+    /// Leaves it for a later run.
+    pub fn keep(mut self) {
+        self.held.end_guard();
+    }
+
+    /// From now on a drop leaves it, for a later run.
+    pub fn end_guard(&mut self) {
+        self.held.end_guard();
     }
 }
 
@@ -166,7 +182,7 @@ fn record_of(name: &Entry, found: &Inode, wanted: &Wanted<'_>) -> Option<Record>
 /// makes files without names.
 fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
     if let Ok(fd) = name.dir.create_unnamed() {
-        let temporary = Temporary::of_fd(&fd, name.clone(), wanted)?.mark();
+        let temporary = Temporary::of_new(&fd, name.clone(), wanted)?.mark();
         if !temporary.held.is_marked {
             return Ok(Attempt::Elsewhere);
         }
@@ -183,14 +199,18 @@ fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
         Err(Errno::EEXIST) => return Ok(Attempt::Again),
         Err(errno) => return Err(failed_to_create(name, errno)),
     };
-    let temporary = Temporary::of_fd(&fd, name.clone(), wanted)?.mark();
+    let temporary = Temporary::of_new(&fd, name.clone(), wanted)?.mark();
     if !temporary.held.is_marked {
-        temporary.discard();
         return Ok(Attempt::Elsewhere);
     }
     match lock(temporary.file.as_fd(), name)? {
         Locked::Ours if temporary.held.is_there() => Ok(Attempt::Taken(temporary)),
-        Locked::Ours | Locked::Busy => Ok(Attempt::Again),
+        Locked::Ours => Ok(Attempt::Again),
+        Locked::Busy => {
+            // Another run found it by its name, and has it now.
+            temporary.keep();
+            Ok(Attempt::Again)
+        }
     }
 }
 
@@ -199,24 +219,22 @@ fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
 fn make_elsewhere(target: &Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
     let name = unused_name(target)?;
     let fd = name.create().map_err(|errno| failed_to_create(&name, errno))?;
-    Temporary::of_fd(&fd, name, wanted)
+    Temporary::of_new(&fd, name, wanted)
 }
 
 impl Temporary {
-    /// Takes a new file, without a mark.
-    fn of_fd(fd: &OwnedFd, name: Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
+    /// Takes a file that was just made, without a mark. It is guarded from here on.
+    fn of_new(fd: &OwnedFd, name: Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
+        let held = Held::of_new(name, fd.as_fd(), wanted.replaces)?;
         let file = reopen(&path_of(fd.as_fd()));
-        let file = file.map_err(|error| failed_to_open(&name, &error))?;
-        Temporary::of_file(file, name, wanted)
+        let file = file.map_err(|error| failed_to_open(&held.name, &error))?;
+        Ok(Temporary::of_held(file, held, wanted))
     }
 
-    fn of_file(file: File, name: Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
-        let metadata = file.metadata();
-        let metadata = metadata.map_err(|error| failed_to_open(&name, &error))?;
+    fn of_held(file: File, held: Held, wanted: &Wanted<'_>) -> Temporary {
         let session = session_of(wanted.boot, file.as_fd());
-        let record = Record::new(&name.name, wanted.source.clone(), session);
-        let held = Held { name, id: id_of(&metadata), is_marked: false, replaces: wanted.replaces };
-        Ok(Temporary { file, start: 0, record, held })
+        let record = Record::new(&held.name.name, wanted.source.clone(), session);
+        Temporary { file, start: 0, record, held }
     }
 
     /// Marks it, if the file system has attributes.
@@ -281,8 +299,10 @@ fn take_over(
     };
     let session = session_of(wanted.boot, file.as_fd());
     let start = record.start_for(wanted.source, &session).filter(|_| wanted.is_resumed);
-    let mut temporary = Temporary::of_file(file, name.clone(), wanted)?;
-    (temporary.start, temporary.held.is_marked) = (start.unwrap_or(0), true);
+    let id = file.metadata().map_err(|error| failed_to_open(name, &error));
+    let held = Held::of_left(name.clone(), id_of(&id?), wanted.replaces);
+    let mut temporary = Temporary::of_held(file, held, wanted);
+    temporary.start = start.unwrap_or(0);
     match lock(temporary.file.as_fd(), name)? {
         Locked::Ours if !temporary.held.is_there() => return Ok(Attempt::Again),
         Locked::Ours => {}
@@ -365,7 +385,9 @@ mod tests {
         temporary.file.set_len(size).unwrap();
         recorder.note(temporary.file.as_fd(), flushed);
         recorder.note_flushed(temporary.file.as_fd(), flushed);
-        temporary.held.is_marked
+        let is_marked = temporary.held.is_marked;
+        temporary.keep();
+        is_marked
     }
 
     fn skip_xattr() {

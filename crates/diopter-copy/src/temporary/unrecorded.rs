@@ -13,7 +13,7 @@ use crate::dir::Entry;
 use crate::failure::Failure;
 use crate::record;
 
-/// A small file that is being written. Dropping it leaves the file.
+/// A small file that is being written. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Unrecorded {
     file: Arc<OwnedFd>,
@@ -43,9 +43,8 @@ impl Unrecorded {
     }
 
     fn of_fd(file: OwnedFd, name: Entry, is_marked: bool) -> Result<Unrecorded, Failure> {
-        let stat = rustix::fs::fstat(&file);
-        let stat = stat.map_err(|errno| failed_to_create(&name, errno.into()))?;
-        let held = Held { name, id: (stat.st_dev, stat.st_ino), is_marked, replaces: true };
+        let mut held = Held::of_new(name, file.as_fd(), true)?;
+        held.is_marked = is_marked;
         Ok(Unrecorded { file: Arc::new(file), held })
     }
 
@@ -69,6 +68,11 @@ impl Unrecorded {
     pub fn discard(self) {
         self.held.discard();
     }
+
+    /// Leaves it to another process.
+    fn keep(mut self) {
+        self.held.end_guard();
+    }
 }
 
 /// As [`Unrecorded::make`], where a file gets its name when it is made.
@@ -83,8 +87,12 @@ fn create(target: &Entry, usual: Entry) -> Result<Option<Unrecorded>, Failure> {
     if is_marked {
         // Another run may have found it before it was locked.
         let locked = lock(unrecorded.as_fd(), &unrecorded.held.name)?;
-        let is_ours = matches!(locked, Locked::Ours) && unrecorded.held.is_there();
-        return Ok(is_ours.then_some(unrecorded));
+        if matches!(locked, Locked::Ours) {
+            let is_there = unrecorded.held.is_there();
+            return Ok(is_there.then_some(unrecorded));
+        }
+        unrecorded.keep();
+        return Ok(None);
     }
     unrecorded.discard();
     let name = unused_name(target)?;
