@@ -169,8 +169,8 @@ pub const LANES: &[Lane] = &[
         ..plain("layout", 10, &[test(&["test", "-p", "diopter", "--test", "all", "layout::"])])
     },
     Lane {
-        uses: BACKENDS,
-        ..plain("process", 25, &[test(&["test", "-p", "diopter", "--test", "process"])])
+        uses: &[Capability::Uring, Capability::Aio, Capability::Threads, Capability::Valgrind],
+        ..plain("process", 35, &[test(&["test", "-p", "diopter", "--test", "process"])])
     },
     Lane { uses: C_TOOLS, ..plain("c", 70, &[test(&["test", "-p", "diopter-c", "--test", "c"])]) },
     Lane {

@@ -11,5 +11,6 @@ mod locks;
 mod refused;
 mod signals;
 mod threads;
+mod valgrind;
 
 use diopter_testkit::env;
