@@ -9,9 +9,9 @@ use libc::{c_int, c_uint, iovec, mode_t, ssize_t};
 
 use crate::completion::dpt_completion;
 use crate::error::{self, Failure, Result, call, call_int, call_pointer, string};
-use crate::file::{self, OpenFile, dpt_file, place_of};
+use crate::file::{self, dpt_file, place_of};
 use crate::handle;
-use crate::memory;
+use crate::memory::{self, At};
 use crate::options::{self, dpt_file_options, dpt_queue_options};
 use crate::queue::{self, Queue, dpt_queue, dpt_request, queue_place};
 
@@ -29,11 +29,25 @@ fn check_result<T>(result: *mut T, name: &str) -> Result<()> {
 /// # Safety
 /// As [`handle::get`].
 unsafe fn on_file(file: *const dpt_file, body: impl FnOnce(&diopter::File) -> Result<i64>) -> i64 {
-    call(|| {
+    // SAFETY: as this function demands.
+    call(|| body(&unsafe { handle::get(place_of(file)) }?.file))
+}
+
+/// Runs `body` on an open file, for a transfer at `offset`.
+///
+/// # Safety
+/// As [`handle::get`].
+unsafe fn transfer(
+    file: *const dpt_file,
+    offset: i64,
+    body: impl FnOnce(&diopter::File, At<'_>) -> Result<usize>,
+) -> ssize_t {
+    signed(call(|| {
         // SAFETY: as this function demands.
-        let OpenFile(file) = unsafe { handle::get(place_of(file)) }?;
-        body(file)
-    })
+        let file = unsafe { handle::get(place_of(file)) }?;
+        let at = At { file, offset: memory::offset(offset)? };
+        Ok(count(body(&file.file, at)?))
+    }))
 }
 
 fn small(result: i64) -> c_int {
@@ -136,13 +150,12 @@ pub unsafe extern "C" fn dpt_pread(
     count: usize,
     offset: i64,
 ) -> ssize_t {
-    let read = |file: &diopter::File| {
-        let offset = memory::offset(offset)?;
+    let read = |file: &diopter::File, at: At<'_>| {
         // SAFETY: the caller promises the memory for the call.
-        Ok(self::count(file.read_at(unsafe { memory::filled(buf, count) }?, offset)?))
+        Ok(file.read_at(unsafe { memory::filled(at, buf, count) }?, at.offset)?)
     };
     // SAFETY: the caller promises a handle or readable memory.
-    signed(unsafe { on_file(file, read) })
+    unsafe { transfer(file, offset, read) }
 }
 
 /// Writes count bytes at offset, as pwrite(2) does, all of them; at the end of a file that was
@@ -156,13 +169,12 @@ pub unsafe extern "C" fn dpt_pwrite(
     count: usize,
     offset: i64,
 ) -> ssize_t {
-    let write = |file: &diopter::File| {
-        let offset = memory::offset(offset)?;
+    let write = |file: &diopter::File, at: At<'_>| {
         // SAFETY: the caller promises the memory for the call.
-        Ok(self::count(file.write_at(unsafe { memory::taken(buf, count) }?, offset)?))
+        Ok(file.write_at(unsafe { memory::taken(at, buf, count) }?, at.offset)?)
     };
     // SAFETY: the caller promises a handle or readable memory.
-    signed(unsafe { on_file(file, write) })
+    unsafe { transfer(file, offset, write) }
 }
 
 /// Reads into iovcnt buffers, in order; otherwise as dpt_pread().
@@ -173,14 +185,13 @@ pub unsafe extern "C" fn dpt_preadv(
     iovcnt: c_int,
     offset: i64,
 ) -> ssize_t {
-    let read = |file: &diopter::File| {
-        let offset = memory::offset(offset)?;
+    let read = |file: &diopter::File, at: At<'_>| {
         // SAFETY: the caller promises the array and the memory for the call.
-        let mut buffers = unsafe { memory::filled_each(iov, iovcnt) }?;
-        Ok(count(file.read_vectored_at(&mut buffers, offset)?))
+        let mut buffers = unsafe { memory::filled_each(at, iov, iovcnt) }?;
+        Ok(file.read_vectored_at(&mut buffers, at.offset)?)
     };
     // SAFETY: the caller promises a handle or readable memory.
-    signed(unsafe { on_file(file, read) })
+    unsafe { transfer(file, offset, read) }
 }
 
 /// Writes iovcnt buffers, in order; otherwise as dpt_pwrite().
@@ -191,14 +202,13 @@ pub unsafe extern "C" fn dpt_pwritev(
     iovcnt: c_int,
     offset: i64,
 ) -> ssize_t {
-    let write = |file: &diopter::File| {
-        let offset = memory::offset(offset)?;
+    let write = |file: &diopter::File, at: At<'_>| {
         // SAFETY: the caller promises the array and the memory for the call.
-        let buffers = unsafe { memory::taken_each(iov, iovcnt) }?;
-        Ok(count(file.write_vectored_at(&buffers, offset)?))
+        let buffers = unsafe { memory::taken_each(at, iov, iovcnt) }?;
+        Ok(file.write_vectored_at(&buffers, at.offset)?)
     };
     // SAFETY: the caller promises a handle or readable memory.
-    signed(unsafe { on_file(file, write) })
+    unsafe { transfer(file, offset, write) }
 }
 
 /// Makes every write that returned, on any thread, durable with all metadata, as fsync(2) does. A

@@ -8,9 +8,11 @@ use std::path::Path;
 
 use diopter::engine::RoutePolicy;
 use diopter::images::{Image, InsideName, split_name};
+use diopter::probe::Alignment;
 use diopter::{File, OpenOptions};
 use diopter_core::sync::ForkMutex;
 use libc::{c_int, mode_t};
+use rustix::fs::OFlags;
 
 use crate::error::{Failure, Result};
 use crate::handle::{Named, Place, Places};
@@ -24,7 +26,28 @@ pub struct dpt_file {
 }
 
 /// The file of a `dpt_file`.
-pub struct OpenFile(pub File);
+pub struct OpenFile {
+    pub file: File,
+    /// The engine copies no byte of an aligned request: the bytes lie in one file as they are, and
+    /// a write goes to the offset that the caller passes.
+    pub is_plain: bool,
+    /// A request whose offset, length and memory are multiples of this is an aligned one.
+    pub aligned: usize,
+}
+
+/// A request of whole pages is aligned for each device with sectors of up to a page, also if its
+/// alignment is found out later.
+const PAGE_BYTES: u32 = 4096;
+
+impl OpenFile {
+    /// `is_plain` is false inside an image, and for a file that is opened to append.
+    fn new(file: File, is_plain: bool) -> OpenFile {
+        let Alignment { memory, offset_read, offset_write, .. } = file.alignment();
+        let aligned = [memory, offset_read, offset_write].into_iter().fold(PAGE_BYTES, u32::max);
+        let is_plain = is_plain && file.striping().is_none();
+        OpenFile { file, is_plain, aligned: usize::try_from(aligned).unwrap_or(usize::MAX) }
+    }
+}
 
 static FILES: Places<OpenFile> = ForkMutex::new(VecDeque::new());
 
@@ -66,11 +89,12 @@ pub fn open(path: &[u8], flags: c_int, mode: mode_t, more: u64) -> Result<OpenFi
     let options = options_of(flags, mode, more)?;
     let path = Path::new(OsStr::from_bytes(path));
     let inside = if more & DPT_FILE_IMAGE != 0 { split_name(path) } else { None };
+    let is_plain = inside.is_none() && flags & libc::O_APPEND == 0;
     let file = match inside {
         Some(InsideName { image, path }) => Image::open_with(image, &options)?.file(&path)?,
         None => options.open(path)?,
     };
-    Ok(OpenFile(file))
+    Ok(OpenFile::new(file, is_plain))
 }
 
 /// Takes a duplicate of a descriptor, as dpt_file_from_fd() does.
@@ -84,7 +108,8 @@ pub fn of_descriptor(fd: c_int) -> Result<OpenFile> {
     }
     // SAFETY: a new descriptor, which nothing else has.
     let copy = unsafe { OwnedFd::from_raw_fd(copy) };
-    Ok(OpenFile(File::try_from(copy)?))
+    let flags = rustix::fs::fcntl_getfl(&copy).unwrap_or(OFlags::APPEND);
+    Ok(OpenFile::new(File::try_from(copy)?, !flags.contains(OFlags::APPEND)))
 }
 
 fn options_of(flags: c_int, mode: mode_t, more: u64) -> Result<OpenOptions> {

@@ -225,6 +225,10 @@ impl Entered<'_> {
         // SAFETY: the caller promises a handle or readable memory.
         let file = unsafe { handle::get(place_of(request.file)) }?;
         let base = memory::base(buf, length)?;
+        if matches!(op, DPT_OP_READ | DPT_OP_WRITE) {
+            let at = memory::At { file, offset };
+            at.check(std::iter::once((buf.cast_const(), length)), op == DPT_OP_READ)?;
+        }
         // SAFETY: the caller keeps the memory until the request completes; a request that is lost
         // never completes (`note`).
         let lent = || unsafe { RawBuf::new(base, length) };
@@ -245,7 +249,7 @@ impl Entered<'_> {
         }
         // The memory of a refused request comes back with the refusal.
         let id =
-            self.0.engine.start(&file.0, made).map_err(|refused| match refused.error.kind {
+            self.0.engine.start(&file.file, made).map_err(|refused| match refused.error.kind {
                 AdmitErrorKind::BackendLost => {
                     Failure::new(libc::ENOTRECOVERABLE, refused.error.to_string())
                 }

@@ -9,18 +9,13 @@ use std::io::{IoSlice, IoSliceMut};
 use std::slice;
 
 use diopter::Errno;
+use diopter_os::access::is_accessible;
 use libc::{iovec, size_t};
 
 use crate::memory::{Memory, TRANSFER_MAX};
-use crate::real;
 
 /// The most segments that the kernel takes (`UIO_MAXIOV`).
 const PARTS_MAX: usize = 1024;
-
-/// Returns true if the program may read the memory, and write to it if it is to be filled.
-pub fn is_accessible(address: *const c_void, length: usize, is_filled: bool) -> bool {
-    length == 0 || (!address.is_null() && real::populate(address, length, is_filled))
-}
 
 fn check(address: *const c_void, length: usize, is_filled: bool) -> Result<(), Errno> {
     if is_accessible(address, length, is_filled) { Ok(()) } else { Err(Errno::EFAULT) }

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use libc::{FILE, iovec, off_t, size_t, ssize_t};
 use nix::errno::Errno;
-use rustix::mm::Advice;
 
 /// `RWF_DONTCACHE` of linux/fs.h (Linux 6.14).
 const RWF_DONTCACHE: c_int = 0x80;
@@ -117,31 +116,6 @@ pub fn descriptor<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
     // SAFETY: the program passed the number to a call that uses the descriptor now; if it is not
     // open, the kernel's calls fail with EBADF as the program's own would. It is not -1.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
-}
-
-/// Returns false if an access to the memory would raise a signal; `is_filled` for a write. The
-/// kernel maps its pages as an access would. True where that cannot be found out: Linux 5.14 can.
-pub fn populate(address: *const c_void, length: usize, is_filled: bool) -> bool {
-    match populated(address, length, is_filled) {
-        Ok(()) => true,
-        Err(rustix::io::Errno::NOMEM | rustix::io::Errno::FAULT | rustix::io::Errno::HWPOISON) => {
-            false
-        }
-        // Memory without that permission, or of a device; or a kernel without the advice.
-        Err(rustix::io::Errno::INVAL) => {
-            let known = 0_u8;
-            populated((&raw const known).cast(), 1, false).is_err()
-        }
-        Err(_) => true,
-    }
-}
-
-fn populated(address: *const c_void, length: usize, is_filled: bool) -> rustix::io::Result<()> {
-    let advice = if is_filled { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
-    let before = address.addr() % rustix::param::page_size();
-    let length = length.checked_add(before).ok_or(rustix::io::Errno::FAULT)?;
-    // SAFETY: the advice changes no content, and the kernel checks the range.
-    unsafe { rustix::mm::madvise(address.wrapping_byte_sub(before).cast_mut(), length, advice) }
 }
 
 /// Closes a descriptor that is this library's.

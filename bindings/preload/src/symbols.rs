@@ -1,12 +1,13 @@
 //! The symbols that take the place of libc's. Each turns its arguments into safe values and calls
 //! `calls.rs`. They may be unwound through: libc cancels a thread so, in a call that blocks.
 
+use diopter_os::access::is_accessible;
 use libc::{CLOSE_RANGE_UNSHARE, FILE, iovec, off_t, size_t, ssize_t};
 use nix::errno::Errno as Raw;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::calls::{self, Copied, Transfer};
-use crate::lent::{filled, filled_parts, is_accessible, length_of, taken, taken_parts};
+use crate::lent::{filled, filled_parts, length_of, taken, taken_parts};
 use crate::process::Process;
 use crate::{config, real, report};
 

@@ -81,6 +81,7 @@ pub mod aio;
 pub mod testing;
 pub mod uring;
 
+pub mod access;
 pub mod bpf;
 pub mod device;
 pub mod dir;

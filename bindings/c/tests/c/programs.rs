@@ -24,9 +24,10 @@ const VALGRIND: [&str; 5] = [
 ];
 
 /// Each program, and its arguments.
-const PROGRAMS: [(&str, &[&str]); 8] = [
+const PROGRAMS: [(&str, &[&str]); 9] = [
     ("file.c", &[]),
     ("refused.c", &[]),
+    ("unusable.c", &[]),
     ("queue.c", &["uring"]),
     ("queue.c", &["aio"]),
     ("queue.c", &["threads"]),
@@ -76,7 +77,7 @@ fn each_compiler_takes_the_header_without_a_warning() {
         if !has(by.name, by.capability) {
             continue;
         }
-        let names = ["file.c", "refused.c", "cxx.cpp"];
+        let names = ["file.c", "refused.c", "unusable.c", "cxx.cpp"];
         for name in names.into_iter().filter(|name| by.is_for(&source(name))) {
             check(installed, by, (name, &[]), &["-Wconversion", "-Wshadow"]);
         }
