@@ -5,21 +5,43 @@ use std::ptr::NonNull;
 
 use diopter::engine::{OwnedBuf, OwnedBufMut};
 use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
-use pyo3::{PyTypeInfo, ffi};
+
+use crate::interpreter::release_soon;
+
+/// An export of a memoryview of an object. While it exists, Python code that finds the memoryview,
+/// as `gc` does, cannot release it. An object of Python, because the interpreter drops it with the
+/// GIL.
+#[pyclass(frozen, module = "diopter_io._native")]
+struct Held(Box<ffi::Py_buffer>);
+
+// SAFETY: the description is written when it is made, and read when it is dropped, with the GIL
+// or, without one, by the last owner.
+unsafe impl Send for Held {}
+// SAFETY: as above; nothing reads it in between.
+unsafe impl Sync for Held {}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: `PyObject_GetBuffer` filled it, and it has its address since. The interpreter
+        // drops objects with the GIL.
+        unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
+    }
+}
 
 /// The exported bytes of an object.
 #[derive(Debug)]
 pub struct Export {
-    /// A memoryview of the object: it has the export. Without the GIL, its drop takes effect when
-    /// Python calls this module again, and [`release_soon`] has it do so.
-    view: Option<Py<PyAny>>,
+    /// The export. Without the GIL, its drop takes effect when Python calls this module again, and
+    /// [`release_soon`] has it do so.
+    held: Option<Py<Held>>,
     base: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: the address is that of memory which the view keeps exported, and exported memory may be
+// SAFETY: the address is that of memory which `held` keeps exported, and exported memory may be
 // used from any thread.
 unsafe impl Send for Export {}
 
@@ -32,24 +54,22 @@ impl Export {
     fn of(object: &Bound<'_, PyAny>, is_writable: bool) -> PyResult<Export> {
         let view = PyMemoryView::from(object)?;
         let flags = if is_writable { ffi::PyBUF_WRITABLE } else { ffi::PyBUF_SIMPLE };
-        let mut buffer = ffi::Py_buffer::new();
+        let mut buffer = Box::new(ffi::Py_buffer::new());
         // SAFETY: `view` is an object, and `buffer` takes the description; the GIL is held.
-        let code = unsafe { ffi::PyObject_GetBuffer(view.as_ptr(), &raw mut buffer, flags) };
+        let code = unsafe { ffi::PyObject_GetBuffer(view.as_ptr(), &raw mut *buffer, flags) };
         if code != 0 {
             return Err(PyErr::fetch(object.py()));
         }
         let (base, length) = (NonNull::new(buffer.buf.cast::<u8>()), buffer.len);
-        // SAFETY: `PyObject_GetBuffer` filled it. `view` has a separate export of the object, so
-        // the address stays good.
-        unsafe { ffi::PyBuffer_Release(&raw mut buffer) };
+        let held = Py::new(object.py(), Held(buffer))?;
         let length = usize::try_from(length)
             .map_err(|_| PyBufferError::new_err("the length of the buffer is negative"))?;
         let base = base.filter(|_| length > 0).unwrap_or(NonNull::dangling());
-        Ok(Export { view: Some(view.into_any().unbind()), base, length })
+        Ok(Export { held: Some(held), base, length })
     }
 
     fn empty() -> Export {
-        Export { view: None, base: NonNull::dangling(), length: 0 }
+        Export { held: None, base: NonNull::dangling(), length: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -58,8 +78,8 @@ impl Export {
 
     /// Releases the export now.
     pub fn release(mut self, py: Python<'_>) {
-        if let Some(view) = self.view.take() {
-            view.drop_ref(py);
+        if let Some(held) = self.held.take() {
+            held.drop_ref(py);
         }
     }
 }
@@ -84,8 +104,8 @@ impl Filled {
         let length = length.min(self.0.length - start);
         // SAFETY: `start` is at most the length of the exported bytes.
         let base = unsafe { self.0.base.add(start) };
-        let view = self.0.view.as_ref().map(|view| view.clone_ref(py));
-        Filled(Export { view, base, length })
+        let held = self.0.held.as_ref().map(|held| held.clone_ref(py));
+        Filled(Export { held, base, length })
     }
 
     /// Copies `bytes` into it from `at` on, as far as it reaches; returns how many.
@@ -115,8 +135,8 @@ impl Taken {
     }
 }
 
-// SAFETY: exported memory neither moves nor is freed while the view exists, and the view is in the
-// parts. It is memory of Python objects, which Rust takes to be initialised. What Python code does
+// SAFETY: exported memory neither moves nor is freed while the export exists, and the export is in
+// the parts. It is memory of Python objects, which Rust takes to be initialised. What Python code does
 // to it meanwhile is the caller's, as `lib.rs` says.
 unsafe impl OwnedBuf for Filled {
     type Parts = Export;
@@ -157,20 +177,8 @@ unsafe impl OwnedBuf for Taken {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        let Some(view) = self.view.take() else { return };
-        drop(view);
+        let Some(held) = self.held.take() else { return };
+        drop(held);
         release_soon();
     }
-}
-
-/// Has the interpreter release the exports that were dropped without the GIL, as soon as its main
-/// thread runs code again. With a full queue of such calls, the next call of this module does it.
-fn release_soon() {
-    extern "C" fn attach(_nothing: *mut std::ffi::c_void) -> std::ffi::c_int {
-        // Attaching is what releases them.
-        Python::try_attach(|py| PyMemoryView::type_object(py).is_none());
-        0
-    }
-    // SAFETY: this call is for threads without the GIL too; the function has no argument.
-    unsafe { ffi::Py_AddPendingCall(Some(attach), std::ptr::null_mut()) };
 }

@@ -20,6 +20,7 @@ use crate::buffer::{Filled, Taken};
 use crate::bytes::NewBytes;
 use crate::error::{Failure, unsigned};
 use crate::file::{File, Opened, settled};
+use crate::interpreter;
 
 /// The result of a request for its task.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,6 +97,15 @@ fn drop_retired() {
     retired.retain(|(thread, _)| *thread != own);
     drop(retired);
     keys.into_iter().for_each(|key| drop(take(key)));
+}
+
+/// Closes the engines of this thread before the interpreter ends, as `LoopEngine.close` does: the
+/// memory of their requests belongs to objects of Python.
+#[pyfunction]
+pub fn close_engines(py: Python<'_>) {
+    let keys: Vec<u64> = ENGINES.with(|engines| engines.borrow().keys().copied().collect());
+    py.detach(|| keys.into_iter().for_each(|key| drop(take(key))));
+    interpreter::end();
 }
 
 /// The engine of one event loop.

@@ -5,6 +5,8 @@ use pyo3::prelude::*;
 /// The native part of `diopter_io`.
 #[pymodule(gil_used = false)]
 mod _native {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use crate::abandoned::AbandonedWrite;
     #[pymodule_export]
@@ -13,6 +15,8 @@ mod _native {
     use crate::error::PyOutcome;
     #[pymodule_export]
     use crate::event_loop::LoopEngine;
+    #[pymodule_export]
+    use crate::event_loop::close_engines;
     #[pymodule_export]
     use crate::file::File;
     #[pymodule_export]
@@ -27,4 +31,9 @@ mod _native {
     use crate::tools::{copy_json, explain_json, probe_json, stripe_create};
     #[pymodule_export]
     use crate::writer::WriteBehind;
+
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::interpreter::check()
+    }
 }

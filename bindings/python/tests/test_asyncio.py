@@ -142,6 +142,31 @@ def test_a_cancelled_read_lets_its_memory_go(
     asyncio.run(run())
 
 
+def test_memory_in_flight_cannot_be_released_by_one_that_finds_it(
+    path: pathlib.Path, content: Callable[[int], bytes]
+) -> None:
+    data = content(8 * MIB)
+    memory = bytearray(8 * MIB)
+
+    async def run() -> None:
+        with diopter_io.open(path) as file:
+            task = asyncio.ensure_future(file.readinto_at_async(memory, 0))
+            await asyncio.sleep(0)
+            found = [one for one in gc.get_objects() if isinstance(one, memoryview)]
+            for view in found:
+                if view.obj is memory:
+                    with pytest.raises(BufferError):
+                        view.release()
+            with pytest.raises(BufferError):
+                memory.clear()
+            del found
+            assert await task == len(data)
+
+    asyncio.run(run())
+    assert memory == data
+    memory.clear()
+
+
 def test_a_cancelled_write_is_completed_and_reported(path: pathlib.Path) -> None:
     data = os.urandom(8 * MIB)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -144,3 +146,49 @@ def test_the_rest_is_the_local_file_system(tmpdir: str) -> None:
     assert fs.find(f"dio://{tmpdir}") == [f"{tmpdir}/a/b/c"]
     fs.rm(f"{tmpdir}/a", recursive=True)
     assert fs.ls(tmpdir) == []
+
+
+# The block cache of fsspec leaves its own file to the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("cache", ["blockcache", "filecache", "simplecache"])
+def test_caches_of_fsspec(path: pathlib.Path, content: Callable[[int], bytes], cache: str) -> None:
+    data = content(100_000)
+    with tempfile.TemporaryDirectory() as storage:
+        url = f"{cache}::dio://{path}"
+        with fsspec.open(url, **{cache: {"cache_storage": storage}}) as file:
+            file.seek(1000)
+            assert file.read(50_000) == data[1000:51_000]
+        assert file.closed
+        del file
+        gc.collect()
+
+
+def test_a_copy_over_a_file_keeps_its_owner_permissions_and_names(
+    directory: pathlib.Path, content: Callable[[int], bytes], path: pathlib.Path
+) -> None:
+    fs, data = fsspec.filesystem("dio"), content(3_000_000)
+    target, other = directory / "target", directory / "other"
+    for longer in (b"", b"x" * 4_000_000):
+        target.write_bytes(longer)
+        target.chmod(0o600)
+        if not other.exists():
+            os.link(target, other)
+        before = target.stat()
+        fs.cp(str(path), str(target))
+        after = target.stat()
+        assert target.read_bytes() == data == other.read_bytes()
+        assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+
+
+def test_a_copy_of_a_file_to_itself_is_refused(
+    directory: pathlib.Path, content: Callable[[int], bytes], path: pathlib.Path
+) -> None:
+    fs, data = fsspec.filesystem("dio"), content(10_000)
+    other, link = directory / "other", directory / "link"
+    os.link(path, other)
+    link.symlink_to(path)
+    for target in (path, other, link):
+        with pytest.raises(shutil.SameFileError):
+            fs.cp_file(str(path), str(target))
+    assert path.read_bytes() == data

@@ -108,6 +108,93 @@ def test_a_fork_with_requests_in_flight_fails_them_in_the_child(
     assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
 
 
+def test_a_child_of_fork_that_ends_its_loop_prints_nothing(
+    path: pathlib.Path, content: Callable[[int], bytes]
+) -> None:
+    content(8 * MIB)
+    done = run(
+        """
+        import asyncio, os, sys, diopter_io
+        file = diopter_io.open(sys.argv[1])
+        async def main():
+            task = asyncio.create_task(file.read_at_async(8 << 20, 0))
+            await asyncio.sleep(0)
+            # A turn of the engine is scheduled for the task that has just asked.
+            child = os.fork()
+            if child == 0:
+                await asyncio.sleep(0)
+                task.exception()
+                return
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert len(await task) == 8 << 20
+        asyncio.run(main())
+        """,
+        path,
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize("what", ["readinto", "write", "read"])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_an_interpreter_ends_with_a_loop_that_is_not_closed(
+    path: pathlib.Path, content: Callable[[int], bytes], what: str, is_kept: bool
+) -> None:
+    content(64 * MIB)
+    done = run(
+        """
+        import asyncio, sys, diopter_io
+        file = diopter_io.open(sys.argv[1], "r+")
+        loop = asyncio.new_event_loop()
+        def request(i):
+            if sys.argv[2] == "readinto":
+                return file.readinto_at_async(bytearray(1 << 20), i << 20)
+            if sys.argv[2] == "write":
+                return file.write_at_async(bytes(1 << 20), i << 20)
+            return file.read_at_async(1 << 20, i << 20)
+        async def main():
+            tasks = [asyncio.ensure_future(request(i)) for i in range(64)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            return tasks
+        tasks = loop.run_until_complete(main())
+        if sys.argv[3] == "False":
+            del loop, tasks
+        print("fine")
+        """,
+        path,
+        what,
+        is_kept,
+    )
+    assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
+
+
+def test_another_interpreter_of_the_process_is_refused() -> None:
+    done = run(
+        """
+        import sys
+        try:
+            import _interpreters as interpreters
+            exec_in = interpreters.exec
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+            exec_in = interpreters.run_string
+        import diopter_io
+        sub = interpreters.create()
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}\\n"
+            "try:\\n"
+            "    import diopter_io\\n"
+            "except ImportError as error:\\n"
+            "    print('refused:', error, flush=True)\\n"
+        )
+        exec_in(sub, code)
+        interpreters.destroy(sub)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("refused: "), done.stdout
+
+
 INTERRUPTED = """
 import os, signal, sys, threading, time, diopter_io
 # A background job of a shell ignores it.

@@ -196,6 +196,28 @@ def test_every_truncation_and_every_changed_byte(path: pathlib.Path) -> None:
                 pass
 
 
+def test_a_file_that_is_cut_while_it_is_read(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from diopter_io import _tensors
+
+    arrays = {name: np.full(100_000, 7, np.uint8) for name in ("a", "b")}
+    diopter_io.save_safetensors(arrays, path)
+    size = path.stat().st_size
+    ranges = _tensors._ranges
+    for length in (size - 1, size - 100_000, 4096, 100):
+
+        def cut(tensors: Any, length: int = length) -> list[tuple[int, int]]:
+            os.truncate(path, length)
+            return ranges(tensors)
+
+        diopter_io.save_safetensors(arrays, path)
+        monkeypatch.setattr(_tensors, "_ranges", cut)
+        with pytest.raises(OSError, match="ended while it was read"):
+            diopter_io.load_safetensors(path)
+        monkeypatch.setattr(_tensors, "_ranges", ranges)
+
+
 def test_types_that_numpy_lacks(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(path, {"a": tensor(0, 2, "F4", [4])}, b"12")
     with pytest.raises(TypeError, match="F4"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import errno
 import os
@@ -23,12 +24,14 @@ class _Driver:
         self.loop = weakref.ref(loop)
         self.engine = _native.LoopEngine()
         self.is_scheduled = False
+        #: The engine is closed, or that of the parent. A loop may still have a call of ``turn``.
+        self.is_closed = False
         self.descriptor = self.engine.event_fd()
         loop.add_reader(self.descriptor, self.turn)
 
     def turn(self) -> None:
         self.is_scheduled = False
-        if self.engine.turn():
+        if not self.is_closed and self.engine.turn():
             self.schedule()
 
     def schedule(self) -> None:
@@ -39,6 +42,7 @@ class _Driver:
             self.is_scheduled = True
 
     def close(self) -> None:
+        self.is_closed = True
         loop = self.loop()
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self.descriptor)
@@ -108,9 +112,12 @@ def _after_fork() -> None:
     drivers = list(_drivers.values())
     _drivers.clear()
     for driver in drivers:
+        driver.is_closed = True
         for future in driver.engine.disown():
             if not future.done():
                 future.set_exception(OSError(errno.EOWNERDEAD, "the request is the parent's"))
 
 
 os.register_at_fork(after_in_child=_after_fork)
+# A loop that is not closed has its engine when the interpreter ends.
+atexit.register(_native.close_engines)

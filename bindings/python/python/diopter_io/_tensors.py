@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -123,8 +124,8 @@ def _ranges(tensors: Iterable[_Tensor]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _read(file: _native.File, ranges: list[tuple[int, int]]) -> _native.Buffer:
-    """Read ranges into one buffer, one after the other."""
+def _read(file: _native.File, ranges: list[tuple[int, int]], stop: int) -> _native.Buffer:
+    """Read ranges into one buffer, one after the other; ``stop`` is the end of the last tensor."""
     memory = _native.Buffer(sum(end - begin for begin, end in ranges))
     parts = []
     place = 0
@@ -133,7 +134,10 @@ def _read(file: _native.File, ranges: list[tuple[int, int]]) -> _native.Buffer:
             length = min(REQUEST_BYTES, end - offset)
             parts.append((offset, place, length))
             place += length
-    file.readinto_parts(memory, parts)
+    count = file.readinto_parts(memory, parts)
+    # The last page may be one that the file ends in.
+    if ranges and count < place - (ranges[-1][1] - stop):
+        raise OSError(errno.ENODATA, "the file ended while it was read")
     return memory
 
 
@@ -161,7 +165,8 @@ def load_safetensors(path: Path, names: Iterable[str] | None = None) -> dict[str
             tensors = [tensor for tensor in tensors if tensor.name in wanted]
         dtypes = [_dtype(tensor.dtype, tensor.name) for tensor in tensors]
         ranges = _ranges(tensors)
-        memory = np.frombuffer(memoryview(_read(file, ranges)), np.uint8)
+        stop = max((tensor.end for tensor in tensors), default=0)
+        memory = np.frombuffer(memoryview(_read(file, ranges, stop)), np.uint8)
     arrays: dict[str, Array] = {}
     place = index = 0
     for tensor, dtype in zip(tensors, dtypes, strict=True):

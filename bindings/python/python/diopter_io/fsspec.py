@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,18 @@ class _DioReader(Reader):
     def __init__(self, fs: DioFileSystem, path: str, file: File) -> None:
         super().__init__(file)
         self.fs, self.path, self.size, self.blocksize = fs, path, file.size, COPY_BYTES
+
+    @property
+    def closed(self) -> bool:
+        return bool(super().closed)
+
+    @closed.setter
+    def closed(self, value: bool) -> None:
+        """Ignore what the caches of fsspec set after they closed the stream."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        """Read a range, for the caches of fsspec."""
+        return self._file.read_at(max(0, end - start), start)
 
     def close(self) -> None:
         super().close()
@@ -98,10 +111,18 @@ class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if self.auto_mkdir:
             self.makedirs(self._parent(target), exist_ok=True)
-        if os.path.isfile(source) and (os.path.isfile(target) or not os.path.lexists(target)):
-            copy(source, target)
-        else:
+        if not os.path.isfile(source) or (
+            os.path.lexists(target) and not os.path.isfile(target)
+        ):
             super().cp_file(source, target, **kwargs)
+        elif not os.path.lexists(target):
+            copy(source, target)
+        elif os.path.samefile(source, target):
+            raise shutil.SameFileError(f"{source!r} and {target!r} are the same file")
+        else:
+            # The file stays, with its owner, permissions and other names.
+            with self.open(target, "wb") as stream:
+                self.get_file(source, stream)
 
     def get_file(self, path1: str, path2: Any, callback: Any = None, **kwargs: Any) -> None:
         if not isfilelike(path2):
