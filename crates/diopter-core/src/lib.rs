@@ -24,6 +24,7 @@ mod workers;
 pub mod inodes;
 
 pub mod completion;
+pub mod outside;
 
 pub mod extent;
 pub mod stripe;

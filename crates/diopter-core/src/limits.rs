@@ -143,6 +143,10 @@ pub const IO_THREADS_MAX: usize = 4;
 /// Results of abandoned writes that one open file keeps until they are queried.
 pub const ABANDONED_MAX: usize = 128;
 
+/// Time that an asynchronous sync waits for a next write of a dropped future to end: none does
+/// while the thread that submitted them makes no call.
+pub const ABANDONED_WAIT_MAX: Duration = Duration::from_secs(10);
+
 /// Waiting requests of futures are bounded by the futures, which their callers hold. At most one in
 /// this many belongs to a dropped future.
 pub const DEPARTED_SHARE: usize = 2;

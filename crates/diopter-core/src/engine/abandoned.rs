@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use crate::limits::ABANDONED_MAX;
+use crate::outside::Outside;
 use crate::request::{FinishedRequest, RequestOp};
 use crate::sync::{PerProcess, StaticGuard, StaticMutex, lock_static};
 
@@ -28,6 +29,8 @@ struct List {
     finished: VecDeque<FinishedRequest>,
     lost: u64,
     in_flight: usize,
+    /// Writes that were in flight and have completed.
+    completed: u64,
     /// Syncs that wait for those in flight.
     waiting: Vec<Waker>,
 }
@@ -46,18 +49,23 @@ impl Abandoned {
         self.lock().in_flight += 1;
     }
 
-    /// Takes the result of a write that [`Abandoned::expect_one`] counted. Returns the wakers of
-    /// the syncs that wait if it was the last one.
-    pub fn arrive(&self, finished: FinishedRequest) -> Vec<Waker> {
+    /// Takes the result of a write that [`Abandoned::expect_one`] counted. The syncs that wait are
+    /// woken if it was the last one.
+    pub fn arrive(&self, mut finished: FinishedRequest, outside: &mut Outside) {
+        outside.drop_memory(finished.memory.take());
         let mut list = self.lock();
         list.in_flight = list.in_flight.saturating_sub(1);
+        list.completed += 1;
         list.keep(finished);
-        if list.in_flight == 0 { std::mem::take(&mut list.waiting) } else { Vec::new() }
+        if list.in_flight == 0 {
+            outside.wake_all(list.waiting.drain(..));
+        }
     }
 
     /// Adds a write whose future was dropped after the write had completed, or before an engine had
     /// it.
-    pub fn add(&self, finished: FinishedRequest) {
+    pub fn add(&self, mut finished: FinishedRequest, outside: &mut Outside) {
+        outside.drop_memory(finished.memory.take());
         self.lock().keep(finished);
     }
 
@@ -71,24 +79,35 @@ impl Abandoned {
         }
     }
 
+    /// Returns how many writes have completed that were in flight. While the number grows, what a
+    /// sync waits for is only slow.
+    pub fn completed(&self) -> u64 {
+        self.lock().completed
+    }
+
     /// Returns true if no write is in flight; otherwise the completion of the last one wakes
     /// `waker`.
     pub fn have_all_ended(&self, waker: &Waker) -> bool {
+        if self.lock().in_flight == 0 {
+            return true;
+        }
+        // A clone, and its drop, are code of a user.
+        let waker = waker.clone();
         let mut list = self.lock();
         if list.in_flight == 0 {
             return true;
         }
-        if !list.waiting.iter().any(|other| other.will_wake(waker)) {
-            list.waiting.push(waker.clone());
+        if list.waiting.iter().all(|other| !other.will_wake(&waker)) {
+            list.waiting.push(waker);
         }
         false
     }
 }
 
 impl List {
-    fn keep(&mut self, mut finished: FinishedRequest) {
+    fn keep(&mut self, finished: FinishedRequest) {
         debug_assert_eq!(finished.op, RequestOp::Write);
-        finished.memory = None;
+        debug_assert!(finished.memory.is_none(), "its drop is code of a user");
         if self.finished.len() == ABANDONED_MAX {
             self.finished.pop_front();
             self.lost += 1;
@@ -112,7 +131,8 @@ mod tests {
     fn what_does_not_fit_is_counted_and_the_newest_stay() {
         let abandoned = Abandoned::new();
         let count = u64::try_from(ABANDONED_MAX).unwrap() + 3;
-        (0..count).for_each(|id| abandoned.add(finished(id)));
+        let mut outside = Outside::new();
+        (0..count).for_each(|id| abandoned.add(finished(id), &mut outside));
         let taken = abandoned.take();
         assert_eq!((taken.finished.len(), taken.lost), (ABANDONED_MAX, 3));
         assert_eq!(taken.finished[0].id, RequestId(3));
@@ -127,8 +147,11 @@ mod tests {
         abandoned.expect_one();
         abandoned.expect_one();
         assert!(!abandoned.have_all_ended(Waker::noop()));
-        assert_eq!(abandoned.arrive(finished(1)).len(), 0);
-        assert_eq!(abandoned.arrive(finished(2)).len(), 1);
+        let mut outside = Outside::new();
+        abandoned.arrive(finished(1), &mut outside);
+        assert!(outside.is_empty());
+        abandoned.arrive(finished(2), &mut outside);
+        assert!(!outside.is_empty());
         assert!(abandoned.have_all_ended(Waker::noop()));
     }
 }

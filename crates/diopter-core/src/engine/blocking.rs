@@ -70,7 +70,7 @@ impl Core {
             if self.table.has_writes_at(target.inode_lock()) {
                 self.tick_or_pause(wait::turn_wait(self.policies.wait, WAIT_SLICE));
             } else if others_have_writes_at(target.inode_lock()) {
-                reap_this_thread();
+                reap_this_thread(&mut self.outside);
             } else {
                 break;
             }
@@ -155,7 +155,7 @@ impl Core {
                 self.turn(wait::turn_wait(self.policies.wait, INODE_LOCK_SLICE));
             }
             Some(Obstacle::InodeLock(seen)) => {
-                if !reap_this_thread() {
+                if !reap_this_thread(&mut self.outside) {
                     target.inode_lock().wait(seen, INODE_LOCK_SLICE);
                 }
             }

@@ -3,7 +3,6 @@
 //! back.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use diopter_os::{EventFd, RwFlags, Slab};
@@ -16,12 +15,13 @@ use crate::completion::{
 };
 use crate::engine::bounce::BouncePool;
 use crate::engine::copies::{self, BufferMapping};
-use crate::engine::job::{Attached, Ended, Job, LateCopy, Panic, What, note_dropped};
+use crate::engine::job::{Attached, Ended, Job, LateCopy, What, note_dropped};
 use crate::engine::pending::{self, Pending};
 use crate::engine::table::Table;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
 use crate::limits::{COMPLETION_WORKERS_MAX, REQUESTS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE};
+use crate::outside::{Outside, Panic};
 use crate::policy::CompletionPolicy;
 use crate::request::{FinishedRequest, RequestId};
 use crate::sync::{Arc, Weak};
@@ -33,6 +33,7 @@ pub struct Delivery<'e> {
     pub table: &'e mut Table,
     pub pool: &'e mut BouncePool,
     pub backend: &'e dyn Backend,
+    pub outside: &'e mut Outside,
 }
 
 /// The delivery of a request's result.
@@ -390,7 +391,7 @@ impl Completer {
                     let target = target.as_ref().map(Arc::downgrade);
                     return self.returned.push_back((place, *finished, target));
                 }
-                note_dropped(&finished, target.as_ref());
+                note_dropped(*finished, target.as_ref(), to.outside);
             }
             What::Ran(ran) => {
                 self.counters.panics += u64::from(ran.is_err());
@@ -415,13 +416,13 @@ impl Completer {
         while let Some(job) = self.ready.pop_front() {
             let Job { place, finished, completion, copy, target, .. } = job;
             to.pool.keep(copy.map(|copy| copy.bounce));
-            note_dropped(&finished, target.as_ref());
-            // A panic of what a callback owns is printed, and keeps no other from its end.
-            catch_unwind(AssertUnwindSafe(|| drop(completion))).unwrap_or(());
+            note_dropped(finished, target.as_ref(), to.outside);
+            to.outside.drop_completion(completion);
             to.table.vacate(place);
         }
         while let Some((place, finished, target)) = self.returned.pop_front() {
-            note_dropped(&finished, target.and_then(|target| target.upgrade()).as_ref());
+            let target = target.and_then(|target| target.upgrade());
+            note_dropped(finished, target.as_ref(), to.outside);
             to.table.vacate(place);
         }
     }
@@ -458,18 +459,23 @@ impl Drop for Completer {
     /// Drops the jobs that no thread has begun without running them, and waits for those that a
     /// worker runs.
     fn drop(&mut self) {
+        let mut outside = Outside::new();
+        self.attached.drain(..).for_each(|its| outside.drop_completion(its.completion));
+        self.panics.drain(..).for_each(|panic| outside.drop_panic(panic));
         let Some(crew) = self.crew.take() else { return };
-        while let Some(job) = crew.withdraw() {
+        while let Some(Job { finished, completion, target, .. }) = crew.withdraw() {
             self.out -= 1;
-            note_dropped(&job.finished, job.target.as_ref());
+            note_dropped(finished, target.as_ref(), &mut outside);
+            outside.drop_completion(completion);
         }
         crew.close();
         let deadline = Deadline::after(TEARDOWN_WAIT_MAX);
         while self.out > 0 && !deadline.left().is_zero() {
             let Some(ended) = crew.take(WAIT_SLICE) else { continue };
             self.out -= 1;
-            if let What::Result(finished, target) = ended.what {
-                note_dropped(&finished, target.as_ref());
+            match ended.what {
+                What::Result(done, target) => note_dropped(*done, target.as_ref(), &mut outside),
+                What::Ran(ran) => ran.unwrap_or_else(|panic| outside.drop_panic(panic)),
             }
         }
     }

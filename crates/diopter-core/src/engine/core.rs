@@ -22,6 +22,7 @@ use crate::inode_lock::InodeLock;
 use crate::limits::{
     BOUNCE_BUFFERS_MAX, COMPLETION_SLICE, DEPTH_MAX, MEMORIES_MAX, SEGMENTS_MAX, WAIT_SLICE,
 };
+use crate::outside::Outside;
 use crate::policy::{DepthPolicy, Policies};
 use crate::request::{FinishedRequest, RequestId};
 use crate::stripe::StridedRange;
@@ -81,6 +82,9 @@ pub struct Core {
     pub(super) beside: VecDeque<usize>,
     /// Locks of writes whose bios a lost backend may still have.
     pub(super) stranded: Vec<Stranded>,
+    /// Code of users that runs once the engine is not in use: a guard, or a caller of rounds, takes
+    /// it out. The last field, so that what remains runs when all else is gone.
+    pub outside: Outside,
 }
 
 impl Core {
@@ -105,6 +109,7 @@ impl Core {
             pool: BouncePool::new(),
             beside: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX),
             stranded: Vec::new(),
+            outside: Outside::new(),
             next_id: first_id(),
             shard: shard(),
             is_timed: false,
@@ -135,6 +140,7 @@ impl Core {
     pub fn discard(&mut self, id: RequestId, target: &Target) {
         if let Some(finished) = self.take_finished_of(id) {
             target.note_unseen(&finished);
+            self.outside.drop_memory_of(finished);
         } else if let Some(place) = self.table.place_of(id) {
             self.table.entries[place].taker = Taker::Dropped;
         }
@@ -175,7 +181,7 @@ impl Core {
             && self.backend.held() == 0
             && !self.flight.has_backlog();
         let is_idle = is_idle && self.completer.out() == 0;
-        if is_idle && !reap_this_thread() {
+        if is_idle && !reap_this_thread(&mut self.outside) {
             self.table.pause(INODE_LOCK_SLICE);
         }
     }
@@ -262,10 +268,11 @@ impl ThreadEngine for Core {
         !self.is_inherited() && self.table.has_writes_at(inode_lock)
     }
 
-    fn reap(&mut self) -> bool {
+    fn reap(&mut self, outside: &mut Outside) -> bool {
         let has_some = self.table.live(self.completer.filed()) > 0 && !self.is_inherited();
         if has_some {
             self.tick(Wait::Poll);
+            outside.append(&mut self.outside);
         }
         has_some
     }

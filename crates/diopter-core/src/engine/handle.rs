@@ -1,6 +1,7 @@
 //! `Engine`: the queued entry point. A handle on a `Core`; stays on its thread.
 
 use std::cell::{Cell, OnceCell, RefCell, RefMut};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::resume_unwind;
 use std::rc::Rc;
@@ -22,6 +23,7 @@ use crate::engine::wait::{Deadline, turn_wait};
 use crate::engine::{admit, event};
 use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
 use crate::limits::{COMPLETION_BUDGET, DEPTH_MAX};
+use crate::outside::Outside;
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use crate::sync::Arc;
@@ -115,12 +117,12 @@ impl Engine {
 
     /// The core; in a child of fork, without anything of the parent's.
     #[inline]
-    pub fn core(&self) -> RefMut<'_, Core> {
+    pub fn core(&self) -> InUse<'_> {
         let mut core = self.core.borrow_mut();
         if core.is_inherited() {
             core.disown();
         }
-        core
+        InUse { core, outside: Outside::new() }
     }
 
     /// Which backend, and why.
@@ -277,9 +279,9 @@ impl Engine {
         // At most what is ready now: callbacks may start requests that finish meanwhile.
         let ready_count = self.core.borrow().completer.ready_count();
         for _ in 0..ready_count {
-            let Some(job) = self.core.borrow_mut().completer.next_callback(is_spent) else { break };
+            let Some(job) = self.core().completer.next_callback(is_spent) else { break };
             let ended = job.run();
-            let mut core = self.core.borrow_mut();
+            let mut core = self.core();
             let (completer, mut to) = core.delivery();
             completer.file_ended(ended, &mut to);
             drop(core);
@@ -385,6 +387,36 @@ impl Engine {
     /// The errno of the refusal (`ENOMEM` past RLIMIT_MEMLOCK); nothing changes then.
     pub fn register_buffers(&self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
         self.core().backend.register(Register::Buffers(buffers))
+    }
+}
+
+/// An engine that a call uses. The code of users that the use has led to runs after it.
+pub struct InUse<'e> {
+    // The borrow ends before `outside` is dropped.
+    core: RefMut<'e, Core>,
+    outside: Outside,
+}
+
+impl Deref for InUse<'_> {
+    type Target = Core;
+
+    #[inline]
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl DerefMut for InUse<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+}
+
+impl Drop for InUse<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.outside.append(&mut self.core.outside);
     }
 }
 

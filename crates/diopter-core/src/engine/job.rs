@@ -1,16 +1,11 @@
 //! A completion that is run, on this thread or in a worker, and what is left of it.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use crate::completion::{Completion, CompletionFacts};
 use crate::engine::bounce::Idle;
 use crate::engine::target::Target;
+use crate::outside::{self, Outside, Panic};
 use crate::request::FinishedRequest;
 use crate::sync::Arc;
-
-/// The payload of a panic.
-pub type Panic = Box<dyn Any + Send>;
 
 /// The data of a completion that a request has in addition to its entry in the table.
 #[derive(Default)]
@@ -63,7 +58,7 @@ impl Job {
             None => What::Result(Box::new(finished), target),
             Some(Completion { run, .. }) => {
                 // What the callback left half done is its own: the engine shares nothing with it.
-                What::Ran(catch_unwind(AssertUnwindSafe(move || run(finished))))
+                What::Ran(outside::call(move || run(finished)))
             }
         };
         Ended { place, bounce, what }
@@ -71,10 +66,16 @@ impl Job {
 }
 
 /// Reports a write that failed to its file, when neither a caller nor a callback gets the result.
-pub fn note_dropped(finished: &FinishedRequest, target: Option<&Arc<Target>>) {
+/// Its memory is dropped.
+pub fn note_dropped(
+    finished: FinishedRequest,
+    target: Option<&Arc<Target>>,
+    outside: &mut Outside,
+) {
     if let Some(target) = target {
-        target.note_unseen(finished);
+        target.note_unseen(&finished);
     }
+    outside.drop_memory_of(finished);
 }
 
 impl LateCopy {

@@ -11,6 +11,7 @@ use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::engine::bounce::BouncePool;
 use crate::engine::completer::Completer;
 use crate::engine::core::Core;
+use crate::engine::job::note_dropped;
 use crate::engine::lock;
 use crate::engine::next::Phase;
 use crate::engine::pending::{Durability, Failure, Pending, State, Taker};
@@ -186,9 +187,7 @@ impl Core {
                 .take()
                 .and_then(|target| target.upgrade());
             let finished = self.take_out(place);
-            if let Some(target) = target {
-                target.note_unseen(&finished);
-            }
+            note_dropped(finished, target.as_ref(), &mut self.outside);
         }
         for place in 0..self.table.entries.len() {
             let pending = &mut self.table.entries[place];
@@ -202,6 +201,16 @@ impl Core {
             }
         }
         self.run_to_end();
+    }
+
+    /// Takes the memory of the requests that are still in the table: its drop is code of users.
+    /// Memory that a device may still use is left to the slab, which leaks it.
+    fn take_memories(&mut self) {
+        for pending in &mut self.table.entries {
+            let memory = pending.memory.take();
+            let memory = memory.and_then(|memory| self.flight.slab.release(memory));
+            self.outside.drop_memory(memory);
+        }
     }
 
     /// Releases the requests that are still in the table after the backend is gone: the next flush
@@ -260,5 +269,6 @@ impl Drop for Core {
         catch_unwind(AssertUnwindSafe(|| self.finish_all())).unwrap_or(());
         self.drop_backend();
         self.leave_unfinished();
+        self.take_memories();
     }
 }

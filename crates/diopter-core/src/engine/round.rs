@@ -70,8 +70,8 @@ impl Core {
 
     /// The completer, and where its completions give back what they had.
     pub(crate) fn delivery(&mut self) -> (&mut Completer, Delivery<'_>) {
-        let Core { completer, table, pool, backend, .. } = self;
-        (completer, Delivery { table, pool, backend: &**backend })
+        let Core { completer, table, pool, backend, outside, .. } = self;
+        (completer, Delivery { table, pool, backend: &**backend, outside })
     }
 
     /// Waits for one request and takes its result; `None` for one that is not in the table.
@@ -119,6 +119,7 @@ impl Core {
         }
         let finished = self.take_out(place);
         target.note_unseen(&finished);
+        self.outside.drop_memory_of(finished);
     }
 
     /// Submits what is built, waits for completions, and files each. Returns true if any came back.

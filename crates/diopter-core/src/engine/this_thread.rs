@@ -5,15 +5,36 @@ use std::cell::{Cell, RefCell};
 use std::rc::Weak;
 
 use crate::inode_lock::InodeLock;
-use crate::sync::{Arc, Ordering, StaticCounter};
+use crate::outside::{Outside, is_inside_foreign_code};
+use crate::sync::{Arc, OnceLock, Ordering, StaticCounter};
 
 /// An engine that another one of its thread waits for.
 pub(crate) trait ThreadEngine {
     /// Returns true if it has writes to the inode of `inode_lock` that have not ended.
     fn has_writes_at(&self, inode_lock: &Arc<InodeLock>) -> bool;
 
-    /// Runs one round without waiting. Returns false if nothing is in flight.
-    fn reap(&mut self) -> bool;
+    /// Runs one round without waiting; the caller gets the code of users that it leads to. Returns
+    /// false if nothing is in flight.
+    fn reap(&mut self, outside: &mut Outside) -> bool;
+}
+
+/// Runs rounds of engines that belong to no thread; returns true if one has something in flight.
+type ReapShared = fn(&mut Outside) -> bool;
+
+/// How the engines are reached that belong to no thread, once there is one.
+static REAP_SHARED: OnceLock<ReapShared> = OnceLock::new();
+
+/// Sets how engines that belong to no thread are reached.
+pub fn set_reap_shared(reap_shared: ReapShared) {
+    REAP_SHARED.get_or_init(|| reap_shared);
+}
+
+/// Inside code of a user that diopter has called, runs rounds of the engines that belong to no
+/// thread: the thread that would do so may be this one. Returns true if one of the engines has
+/// something in flight.
+pub fn reap_shared(outside: &mut Outside) -> bool {
+    let reap_shared = REAP_SHARED.get().filter(|_| is_inside_foreign_code());
+    reap_shared.is_some_and(|reap_shared| reap_shared(outside))
 }
 
 /// Runs a function on the thread's own engine, if there is one that is not in use.
@@ -71,21 +92,22 @@ pub(crate) fn others_have_writes_at(inode_lock: &Arc<InodeLock>) -> bool {
         .unwrap_or(false)
 }
 
-/// Runs one round of every engine of this thread that is not in use by the caller. Returns true
-/// when one of them had something in flight.
-pub(crate) fn reap_this_thread() -> bool {
-    let mut had_some = false;
+/// Runs one round of every engine of this thread that is not in use by the caller, and of those
+/// of [`reap_shared`]. Returns true
+/// when one of them had something in flight. The caller runs the code of users that this leads to.
+pub(crate) fn reap_this_thread(outside: &mut Outside) -> bool {
+    let mut had_some = reap_shared(outside);
     OTHERS
         .try_with(|others| {
             for other in others.borrow().iter().filter_map(Weak::upgrade) {
                 if let Ok(mut engine) = other.try_borrow_mut() {
-                    had_some |= engine.reap();
+                    had_some |= engine.reap(outside);
                 }
             }
         })
         .unwrap_or(());
     if let Ok(Some(lend)) = OWN.try_with(Cell::get) {
-        lend(&mut |engine| had_some |= engine.reap());
+        lend(&mut |engine| had_some |= engine.reap(outside));
     }
     had_some
 }

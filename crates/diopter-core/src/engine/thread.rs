@@ -43,8 +43,19 @@ pub fn with_thread_engine<R>(f: impl FnOnce(&mut Core) -> R) -> R {
         None => make(generation),
     };
     let result = f(&mut own.core);
-    put_back(own);
+    end_use(own);
     result
+}
+
+/// Puts the engine back, and runs the code of users that its use has led to.
+#[inline]
+fn end_use(mut own: Own) {
+    if own.core.outside.is_empty() {
+        return put_back(own);
+    }
+    let mut outside = std::mem::take(&mut own.core.outside);
+    put_back(own);
+    outside.run();
 }
 
 #[inline]
@@ -73,7 +84,9 @@ fn keep_last(own: Option<Own>) {
     if own.core.table.is_awaited() {
         // No destructor comes after this: a write whose handle is forgotten is done now or never.
         own.core.run_to_end();
+        let mut outside = std::mem::take(&mut own.core.outside);
         LAST.set(Some(ManuallyDrop::new(own)));
+        outside.run();
     }
     // Otherwise its drop ends what no caller waits for.
 }
@@ -89,7 +102,7 @@ pub fn if_thread_engine(f: impl FnOnce(&mut Core)) {
     if own.generation == fork::generation() {
         f(&mut own.core);
     }
-    put_back(own);
+    end_use(own);
 }
 
 /// [`if_thread_engine`], as `this_thread.rs` knows it.

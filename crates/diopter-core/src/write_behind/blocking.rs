@@ -4,6 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::engine::reap_this_thread;
 use crate::limits::WAIT_SLICE;
+use crate::outside::Outside;
 use crate::sync::{pause, waker_of_this_thread};
 
 /// Polls until it is ready. Meanwhile the requests that this thread has in flight complete: the
@@ -18,6 +19,8 @@ pub fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
             return value;
         }
         pause(WAIT_SLICE);
-        reap_this_thread();
+        let mut outside = Outside::new();
+        reap_this_thread(&mut outside);
+        outside.run();
     }
 }

@@ -5,6 +5,7 @@
 mod bytes;
 mod dropped;
 mod executors;
+mod foreign;
 mod kinds;
 mod process;
 #[cfg(feature = "tokio")]
@@ -26,6 +27,7 @@ fn every_promise_about_futures_names_a_test() {
     let sources = [
         ("dropped::", include_str!("dropped.rs")),
         ("executors::", include_str!("executors.rs")),
+        ("foreign::", include_str!("foreign.rs")),
         ("kinds::", include_str!("kinds.rs")),
         ("process::", include_str!("process.rs")),
         ("runtimes::", include_str!("runtimes.rs")),

@@ -4,11 +4,13 @@
 use std::future::Future;
 use std::task::Waker;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use diopter::engine::AsyncDriver;
-use diopter::{Errno, File, RangeState, Request};
+use diopter::{Errno, File, RangeState, Request, TransferFuture};
+use diopter_core::limits::ABANDONED_WAIT_MAX;
 use futures::future::join_all;
+use tokio::runtime::Runtime;
 
 use crate::bytes::{
     Blocker, LONG, content, current_thread, drive, file_of, memory, memory_of, multi_thread,
@@ -124,6 +126,27 @@ fn what_waits_for_another_thread_goes_on_without_a_completion_of_its_own() {
         holder.join().unwrap();
         assert_eq!(content(&file, 7, 100), [3; 100]);
     }
+}
+
+#[test]
+fn what_waits_for_another_thread_needs_no_thread_of_the_runtimes_pool() {
+    let (file, _) = file_of(8192, env::seed());
+    let blocker = Blocker::of(&file);
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().max_blocking_threads(1).build().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    runtime.block_on(async {
+        // The only thread of the pool waits for the write.
+        let job = tokio::task::spawn_blocking(move || receiver.recv_timeout(2 * LONG));
+        let mut write = file.write_at_async(memory_of(&[3; 100]), 7);
+        assert!(poll_once(&mut write, Waker::noop()).is_pending());
+        tokio::time::timeout(Duration::from_millis(20), &mut write).await.unwrap_err();
+        blocker.release();
+        let (result, _) = tokio::time::timeout(LONG, write).await.expect("it goes on");
+        assert_eq!(result.unwrap(), 100);
+        sender.send(()).unwrap();
+        job.await.unwrap().unwrap();
+    });
 }
 
 #[test]
@@ -249,6 +272,65 @@ fn a_runtime_may_go_from_thread_to_thread() {
         let (result, _) = runtime.block_on(file.read_at_async(memory(4096), n * 4096));
         assert_eq!(result.unwrap(), 4096);
     }
+}
+
+/// A runtime that has driven `count` writes into its engine, and the writes.
+fn writes_underway(file: &File, count: u64) -> (Runtime, Vec<TransferFuture>) {
+    let runtime = current_thread();
+    let mut writes: Vec<_> =
+        (0..count).map(|n| file.write_at_async(memory_of(&[7; 3000]), n * 4096 + 1)).collect();
+    runtime.block_on(async {
+        for write in &mut writes {
+            assert!(poll_once(write, Waker::noop()).is_pending());
+        }
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+    });
+    (runtime, writes)
+}
+
+#[test]
+fn what_a_runtime_has_begun_goes_on_when_its_thread_polls_outside_of_it() {
+    for is_dropped_elsewhere in [false, true] {
+        let (file, _) = file_of(MIB, env::seed());
+        let blocker = Blocker::of(&file);
+        let (runtime, writes) = writes_underway(&file, 100);
+        let mut kept = Some(runtime);
+        if is_dropped_elsewhere {
+            let runtime = kept.take();
+            thread::spawn(move || drop(runtime)).join().unwrap();
+        }
+        blocker.release();
+        for mut write in writes {
+            let (result, _) = drive(&mut write);
+            assert_eq!(result.unwrap(), 3000);
+        }
+        drive(&mut file.sync_data_async()).unwrap();
+        drop(kept);
+        for n in 0..100 {
+            assert_eq!(content(&file, n * 4096 + 1, 3000), [7; 3000]);
+        }
+    }
+}
+
+#[test]
+fn a_sync_waits_for_a_thread_that_makes_no_call_but_not_for_ever() {
+    let (file, _) = file_of(8192, env::seed());
+    let blocker = Blocker::of(&file);
+    let (runtime, writes) = writes_underway(&file, 1);
+    drop(writes);
+    blocker.release();
+    assert_eq!(file.take_abandoned().in_flight, 1);
+    let started = Instant::now();
+    let its = file.clone();
+    let elsewhere = thread::spawn(move || drive(&mut its.sync_data_async()));
+    let error = elsewhere.join().unwrap().unwrap_err();
+    assert_eq!(error.errno(), Errno::EBUSY);
+    assert!(started.elapsed() >= ABANDONED_WAIT_MAX);
+    // The thread makes a call.
+    drive(&mut file.sync_data_async()).unwrap();
+    assert_eq!(file.take_abandoned().in_flight, 0);
+    drop(runtime);
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! `Driver`: an engine and the futures that it serves, on one thread. It runs no code of a user:
-//! wakers are collected, and woken by the owner of the driver.
+//! wakers, and memory that no future takes, go to the owner of the driver in an [`Outside`].
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::DerefMut;
 use std::os::fd::AsFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::Waker;
 use std::time::Duration;
 
 #[cfg(feature = "tokio")]
@@ -18,17 +17,15 @@ use crate::file::asynchronous::operation::{Offer, Operation, Submissions, drop_d
 use diopter_core::backend::{Register, Wait};
 #[cfg(feature = "tokio")]
 use diopter_core::engine::MovableCore;
-#[cfg(feature = "tokio")]
 use diopter_core::engine::wait::Deadline;
-use diopter_core::engine::{Core, Engine, EngineOptions, start_at};
+use diopter_core::engine::{Core, Engine, EngineOptions, reap_shared, start_at};
 use diopter_core::error::SetupError;
-#[cfg(feature = "tokio")]
-use diopter_core::limits::TEARDOWN_WAIT_MAX;
-use diopter_core::limits::{FUTURE_SLICE, REQUESTS_MAX};
+use diopter_core::limits::{FUTURE_SLICE, REQUESTS_MAX, TEARDOWN_WAIT_MAX};
+use diopter_core::outside::Outside;
 use diopter_core::policy::CompletionPolicy;
 #[cfg(feature = "tokio")]
 use diopter_core::request::RequestId;
-use diopter_core::sync::Arc;
+use diopter_core::sync::{Arc, pause};
 
 /// The event that a driver waits for after a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,18 +156,19 @@ impl<E: Home> Driver<E> {
         }
     }
 
-    /// One round: takes in what has room, submits, reaps. Who is to be woken is added to `wakers`.
-    pub fn round(&mut self, wakers: &mut Vec<Waker>) -> Next {
-        self.round_waiting(Wait::Poll, wakers)
+    /// One round: takes in what has room, submits, reaps. The code of users that this leads to is
+    /// added to `outside`.
+    pub fn round(&mut self, outside: &mut Outside) -> Next {
+        self.round_waiting(Wait::Poll, outside)
     }
 
     /// [`Driver::round`] that waits for a completion for a short while.
-    pub fn round_blocking(&mut self, wakers: &mut Vec<Waker>) -> Next {
-        self.round_waiting(Wait::Block(FUTURE_SLICE), wakers)
+    pub fn round_blocking(&mut self, outside: &mut Outside) -> Next {
+        self.round_waiting(Wait::Block(FUTURE_SLICE), outside)
     }
 
-    fn round_waiting(&mut self, wait: Wait, wakers: &mut Vec<Waker>) -> Next {
-        self.start(wakers);
+    fn round_waiting(&mut self, wait: Wait, outside: &mut Outside) -> Next {
+        self.start(outside);
         let mut core = self.engine.core();
         if core.table.unreturned() > 0 {
             core.tick(wait);
@@ -180,7 +178,7 @@ impl<E: Home> Driver<E> {
             let finished = core.take_out(place);
             has_finished = true;
             if let Some(operation) = self.served[place].take() {
-                operation.finish(finished).move_to(wakers);
+                operation.finish(finished, outside);
             }
         }
         let is_broken = core.broken.is_some() && core.table.unreturned() == 0;
@@ -194,6 +192,7 @@ impl<E: Home> Driver<E> {
         } else {
             Next::Requests
         };
+        outside.append(&mut core.outside);
         drop(core);
         if !is_broken {
             return next;
@@ -203,7 +202,7 @@ impl<E: Home> Driver<E> {
         if self.queue.is_empty() { Next::Requests } else { Next::Again }
     }
 
-    fn start(&mut self, wakers: &mut Vec<Waker>) {
+    fn start(&mut self, outside: &mut Outside) {
         let mut core = self.engine.core();
         while core.table.has_room() && core.broken.is_none() {
             let Some(operation) = self.queue.pop_front() else { return };
@@ -216,7 +215,7 @@ impl<E: Home> Driver<E> {
             match offer {
                 Offer::Taken => {}
                 Offer::NoRoom => return self.queue.push_front(operation),
-                Offer::Refused(waker) => wakers.push(waker),
+                Offer::Refused(waker) => outside.wake(waker),
                 Offer::Withdrawn => self.withdrawn = self.withdrawn.saturating_sub(1),
             }
             if let Some(place) = at {
@@ -226,7 +225,6 @@ impl<E: Home> Driver<E> {
     }
 
     /// Returns true if it has nothing to do.
-    #[cfg(feature = "tokio")]
     pub fn is_idle(&mut self) -> bool {
         self.queue.is_empty() && self.engine.core().table.unreturned() == 0
     }
@@ -247,11 +245,10 @@ impl<E: Home> Driver<E> {
     }
 
     /// Serves everything that it has, as long as that takes, but not for ever.
-    #[cfg(feature = "tokio")]
-    pub fn finish_all(&mut self, wakers: &mut Vec<Waker>) {
+    pub fn finish_all(&mut self, outside: &mut Outside) {
         let deadline = Deadline::after(TEARDOWN_WAIT_MAX);
         while !self.is_idle() && !deadline.left().is_zero() {
-            if self.round_blocking(wakers) == Next::Soon {
+            if self.round_blocking(outside) == Next::Soon {
                 self.engine.core().table.pause(FUTURE_SLICE);
             }
         }
@@ -265,15 +262,74 @@ impl<E: Home> Drop for Driver<E> {
         if self.is_inherited() {
             return;
         }
-        let mut wakers = Vec::new();
+        let mut outside = Outside::new();
         for operation in self.served.iter_mut().filter_map(Option::take) {
-            operation.lose().move_to(&mut wakers);
+            operation.lose(&mut outside);
         }
         for operation in self.queue.drain(..) {
-            wakers.extend(operation.refuse("the thread that was to serve it ended"));
+            operation.refuse("the thread that was to serve it ended", &mut outside);
         }
-        wake_all(&mut wakers);
+        outside.run();
     }
+}
+
+thread_local! {
+    /// This thread's driver; empty while it is in use.
+    static DRIVER: Cell<Option<ThreadDriver>> = const { Cell::new(None) };
+}
+
+/// This thread's driver, which finishes its requests before the thread ends.
+struct ThreadDriver(Option<Driver>);
+
+impl Drop for ThreadDriver {
+    fn drop(&mut self) {
+        let Some(mut driver) = self.0.take() else { return };
+        if driver.is_inherited() {
+            // Its ring is the parent's: not even its drop may run here.
+            return std::mem::forget(driver);
+        }
+        let mut outside = Outside::new();
+        driver.finish_all(&mut outside);
+        drop(driver);
+        outside.run();
+    }
+}
+
+/// Takes this thread's driver for a use that calls no code of users.
+pub(super) fn take_driver() -> Option<Driver> {
+    let mut own = DRIVER.try_with(Cell::take).ok()??;
+    let driver = own.0.take()?;
+    if driver.is_inherited() {
+        std::mem::forget(driver);
+        return None;
+    }
+    Some(driver)
+}
+
+/// Ends the use of this thread's driver.
+pub(super) fn put_driver(driver: Driver) {
+    let own = ThreadDriver(Some(driver));
+    DRIVER.try_with(|cell| drop(cell.replace(Some(own)))).unwrap_or(());
+}
+
+/// Continues what this thread's driver has, for a caller that waits outside of the loop that polls
+/// the driver. Returns true if the caller is to do so again.
+pub(super) fn continue_here() -> bool {
+    let mut outside = Outside::new();
+    let is_shared_busy = reap_shared(&mut outside);
+    let mut is_busy = false;
+    if let Some(mut driver) = take_driver() {
+        if !driver.is_idle() && driver.round_blocking(&mut outside) == Next::Soon {
+            driver.engine.core().table.pause(FUTURE_SLICE);
+        }
+        is_busy = !driver.is_idle();
+        put_driver(driver);
+    }
+    if is_shared_busy && !is_busy && outside.is_empty() {
+        pause(FUTURE_SLICE);
+    }
+    outside.run();
+    is_busy || is_shared_busy
 }
 
 /// An engine whose completions all run here: what is left of one is to wake a future.
@@ -289,13 +345,6 @@ fn engine<E: Home>(options: EngineOptions) -> E {
 
 fn notify<E: Home>(engine: &mut E, event: &EventFd) -> bool {
     engine.core().backend.register(Register::Notify(event.as_fd())).is_ok()
-}
-
-/// Wakes each. One that panics is left behind: its future finds the result when it is polled.
-pub(super) fn wake_all(wakers: &mut Vec<Waker>) {
-    for waker in wakers.drain(..) {
-        catch_unwind(AssertUnwindSafe(|| waker.wake())).unwrap_or(());
-    }
 }
 
 /// How long to wait for what a driver waits for, at most.

@@ -1,20 +1,20 @@
 //! The task that polls the driver on a current-thread tokio runtime: the engine stays on the thread
 //! that drives the runtime, and the runtime waits for its ring.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use diopter_core::engine::{options_of_this_thread, shard};
-use diopter_core::limits::FUTURE_SLICE;
-use diopter_core::sync::{Arc, pause};
+use diopter_core::outside::Outside;
+use diopter_core::sync::Arc;
 use diopter_os::EventFd;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
-use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::file::asynchronous::driver::{Driver, Next, wake_all};
+use crate::file::asynchronous::driver::{Driver, Next, put_driver, take_driver};
+use crate::file::asynchronous::io_thread::Slice;
 use crate::file::asynchronous::operation::Submissions;
 use crate::file::asynchronous::readiness::watch;
 use crate::file::asynchronous::shared_driver::Process;
@@ -34,8 +34,6 @@ struct Latest {
 thread_local! {
     /// The queue that this thread's futures used last.
     static LATEST: RefCell<Option<Latest>> = const { RefCell::new(None) };
-    /// This thread's engine for futures; empty while it is in use.
-    static DRIVER: Cell<Option<ThreadDriver>> = const { Cell::new(None) };
 }
 
 /// The queue of the runtime that this thread is in: that of a current-thread runtime, or of a
@@ -68,9 +66,9 @@ fn queue_of_thread(handle: &Handle) -> Arc<SubmissionQueue> {
         handle.spawn(DriverTask {
             queue: Arc::clone(&queue),
             submissions: Submissions::default(),
-            wakers: Vec::new(),
+            outside: Outside::new(),
             registration: None,
-            pause: None,
+            slice: Slice::default(),
         });
     }
     queue
@@ -89,10 +87,9 @@ struct DriverTask {
     queue: Arc<SubmissionQueue>,
     submissions: Submissions,
     /// Empty but in a poll; kept for its capacity.
-    wakers: Vec<Waker>,
+    outside: Outside,
     registration: Option<Registration>,
-    /// Completes when it is time to poll again what waits for an event that is not reported.
-    pause: Option<JoinHandle<()>>,
+    slice: Slice,
 }
 
 /// The eventfd as the runtime knows it, and the thread on which the engine is.
@@ -125,11 +122,11 @@ impl Future for DriverTask {
             return Poll::Ready(());
         }
         driver.take_over(&mut this.submissions);
-        let mut wakers = std::mem::take(&mut this.wakers);
-        let polled = this.rounds(&mut driver, &mut wakers, cx);
+        let mut outside = std::mem::take(&mut this.outside);
+        let polled = this.rounds(&mut driver, &mut outside, cx);
         put_driver(driver);
-        wake_all(&mut wakers);
-        this.wakers = wakers;
+        outside.run();
+        this.outside = outside;
         polled
     }
 }
@@ -141,6 +138,7 @@ impl DriverTask {
         if self.registration.is_none() && driver.is_notified() {
             let event = Arc::clone(driver.event());
             self.registration = watch(event).map(|event| Registration { shard: shard(), event });
+            self.queue.note_thread();
         }
         self.registration.is_some() && driver.is_notified()
     }
@@ -149,11 +147,11 @@ impl DriverTask {
     fn rounds(
         &mut self,
         driver: &mut Driver,
-        wakers: &mut Vec<Waker>,
+        outside: &mut Outside,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         for _ in 0..ROUNDS_MAX {
-            let next = driver.round(wakers);
+            let next = driver.round(outside);
             if next == Next::Again {
                 continue;
             }
@@ -168,20 +166,16 @@ impl DriverTask {
                 }
                 Poll::Ready(Err(_)) => {
                     // The runtime is shutting down.
-                    driver.finish_all(wakers);
+                    driver.finish_all(outside);
                     self.queue.close(&mut self.submissions);
                     return Poll::Ready(());
                 }
                 Poll::Pending => {}
             }
-            if next == Next::Completions {
-                return Poll::Pending;
+            if next == Next::Soon {
+                self.slice.begin(cx.waker());
             }
-            let pause = self.pause.get_or_insert_with(|| spawn_blocking(|| pause(FUTURE_SLICE)));
-            if Pin::new(pause).poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            self.pause = None;
+            return Poll::Pending;
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -195,44 +189,12 @@ impl Drop for DriverTask {
         if self.registration.as_ref().is_some_and(|its| its.shard == shard())
             && let Some(mut driver) = take_driver()
         {
-            let mut wakers = Vec::new();
-            driver.finish_all(&mut wakers);
+            let mut outside = Outside::new();
+            driver.finish_all(&mut outside);
             put_driver(driver);
-            wake_all(&mut wakers);
+            outside.run();
         }
     }
-}
-
-/// This thread's driver, which finishes its requests before the thread ends.
-struct ThreadDriver(Option<Driver>);
-
-impl Drop for ThreadDriver {
-    fn drop(&mut self) {
-        let Some(mut driver) = self.0.take() else { return };
-        if driver.is_inherited() {
-            // Its ring is the parent's: not even its drop may run here.
-            return std::mem::forget(driver);
-        }
-        let mut wakers = Vec::new();
-        driver.finish_all(&mut wakers);
-        drop(driver);
-        wake_all(&mut wakers);
-    }
-}
-
-fn take_driver() -> Option<Driver> {
-    let mut own = DRIVER.try_with(Cell::take).ok()??;
-    let driver = own.0.take()?;
-    if driver.is_inherited() {
-        std::mem::forget(driver);
-        return None;
-    }
-    Some(driver)
-}
-
-fn put_driver(driver: Driver) {
-    let own = ThreadDriver(Some(driver));
-    DRIVER.try_with(|cell| drop(cell.replace(Some(own)))).unwrap_or(());
 }
 
 /// Runs `f` on this thread's driver, made on first use; `None` without a descriptor for one.
@@ -246,14 +208,4 @@ pub(super) fn with_driver<R>(f: impl FnOnce(&mut Driver) -> R) -> Option<R> {
 fn new_driver() -> Option<Driver> {
     let event = EventFd::new().ok()?;
     Some(Driver::new(options_of_this_thread(), Arc::new(event)))
-}
-
-/// Continues what an engine of this thread has, when the runtime that it served is on another
-/// thread by now.
-pub(super) fn poll_driver() {
-    let Some(mut driver) = take_driver() else { return };
-    let mut wakers = Vec::new();
-    driver.round(&mut wakers);
-    put_driver(driver);
-    wake_all(&mut wakers);
 }

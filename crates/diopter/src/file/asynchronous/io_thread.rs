@@ -11,10 +11,16 @@ use diopter_os::EventFd;
 use diopter_core::clock::{self, Nanos};
 use diopter_core::engine::EngineOptions;
 use diopter_core::engine::target::Target;
+use diopter_core::engine::wait::Deadline;
 
-use crate::file::asynchronous::driver::{Driver, Next, patience, wake_all};
+use crate::file::asynchronous::driver::{
+    Driver, Next, continue_here, patience, put_driver, take_driver,
+};
 use crate::file::asynchronous::operation::{Departure, Operation, Submissions};
+#[cfg(feature = "tokio")]
+use diopter_core::limits::FUTURE_SLICE;
 use diopter_core::limits::{IO_THREADS_MAX, WAIT_SLICE, WORKER_IDLE};
+use diopter_core::outside::Outside;
 use diopter_core::sync::{
     Arc, OnceLock, PerProcess, StaticMutex, is_panicking, lock_static, processors, thread,
 };
@@ -22,10 +28,10 @@ use diopter_core::sync::{
 /// How new engines of these threads are made.
 static OPTIONS: StaticMutex<EngineOptions> = StaticMutex::new(EngineOptions::DEFAULT);
 
-/// Moves what no runtime fetches to the queue, and wakers to wake to the list; returns how soon it
-/// must be called again.
+/// Moves what no runtime fetches to the queue, and code of users to the [`Outside`]; returns how
+/// soon it must be called again.
 #[cfg(feature = "tokio")]
-type TakeUndriven = fn(Nanos, &mut VecDeque<Arc<Operation>>, &mut Vec<Waker>) -> Option<Duration>;
+type TakeUndriven = fn(Nanos, &mut VecDeque<Arc<Operation>>, &mut Outside) -> Option<Duration>;
 
 /// How the submission queues of runtimes are watched, once there is one.
 #[cfg(feature = "tokio")]
@@ -50,11 +56,35 @@ pub(super) struct IoThread {
 #[derive(Default)]
 struct State {
     submissions: Submissions,
+    /// Wake-ups that others have asked for, and that the thread has not seen.
+    alarms: Vec<Alarm>,
     /// Another thread has called it to poll.
     is_called: bool,
     is_running: bool,
     /// It sleeps, or is about to, and is woken by its eventfd.
     is_asleep: bool,
+}
+
+/// A wake-up, and when it is due.
+struct Alarm {
+    due: Deadline,
+    waker: Waker,
+}
+
+/// The wake-up that a task asks for when what it waits for is not reported.
+#[cfg(feature = "tokio")]
+#[derive(Default)]
+pub(super) struct Slice(Option<Deadline>);
+
+#[cfg(feature = "tokio")]
+impl Slice {
+    /// Has the task polled again after [`FUTURE_SLICE`].
+    pub fn begin(&mut self, waker: &Waker) {
+        if self.0.as_ref().is_none_or(|due| due.left().is_zero()) {
+            first_io_thread().wake_after(FUTURE_SLICE, waker);
+            self.0 = Some(Deadline::after(FUTURE_SLICE));
+        }
+    }
 }
 
 /// Decides how requests of futures are served that no runtime's own thread serves: backend,
@@ -79,8 +109,7 @@ pub(super) fn io_thread_of(target: &Arc<Target>) -> &'static IoThread {
     &IO_THREADS.get()[number % count]
 }
 
-/// The one that polls what no file's thread polls.
-#[cfg(feature = "tokio")]
+/// The one that polls what no file's thread polls, and has the alarms.
 pub(super) fn first_io_thread() -> &'static IoThread {
     &IO_THREADS.get()[0]
 }
@@ -105,6 +134,14 @@ impl IoThread {
     pub fn call(&'static self) {
         let mut state = lock_static(&self.state);
         state.is_called = true;
+        self.wake(state);
+    }
+
+    /// Has `waker` woken after a while; at once if no thread can be started that does it.
+    pub fn wake_after(&'static self, time: Duration, waker: &Waker) {
+        let alarm = Alarm { due: Deadline::after(time), waker: waker.clone() };
+        let mut state = lock_static(&self.state);
+        state.alarms.push(alarm);
         self.wake(state);
     }
 
@@ -149,17 +186,20 @@ impl IoThread {
         state.is_asleep = false;
         state.submissions.forget_departed();
         let arrived = std::mem::take(&mut state.submissions.arrived);
+        let alarms = std::mem::take(&mut state.alarms);
         drop(state);
-        let mut wakers: Vec<Waker> =
-            arrived.iter().filter_map(|operation| operation.refuse(why)).collect();
-        wake_all(&mut wakers);
+        let mut outside = Outside::new();
+        outside.wake_all(alarms.into_iter().map(|alarm| alarm.waker));
+        arrived.iter().for_each(|operation| operation.refuse(why, &mut outside));
+        outside.run();
     }
 
     /// Moves what has arrived to where the thread has it for itself.
-    fn take_submissions(&self, submissions: &mut Submissions) {
+    fn take_submissions(&self, submissions: &mut Submissions) -> Vec<Alarm> {
         let mut state = lock_static(&self.state);
         std::mem::swap(&mut state.submissions, submissions);
         state.is_called = false;
+        std::mem::take(&mut state.alarms)
     }
 
     /// Returns true if the thread may sleep: nothing has arrived.
@@ -183,13 +223,15 @@ impl IoThread {
 
 impl State {
     fn has_work(&self) -> bool {
-        self.is_called || !self.submissions.is_empty()
+        self.is_called || !self.submissions.is_empty() || !self.alarms.is_empty()
     }
 }
 
 /// The run of one I/O thread.
 struct Run {
     io_thread: &'static IoThread,
+    /// Wake-ups that are not due.
+    alarms: Vec<Alarm>,
     /// When the runtimes were last looked at.
     #[cfg(feature = "tokio")]
     looked: Nanos,
@@ -202,6 +244,7 @@ impl Run {
     fn new(io_thread: &'static IoThread) -> Run {
         Run {
             io_thread,
+            alarms: Vec::new(),
             #[cfg(feature = "tokio")]
             looked: Nanos::default(),
             #[cfg(feature = "tokio")]
@@ -212,32 +255,18 @@ impl Run {
     fn run(mut self, event: &Arc<EventFd>) {
         let io_thread = self.io_thread;
         let mut submissions = Submissions::default();
-        let mut wakers = Vec::new();
-        // An engine, and its ring, only once there is something for it.
-        let mut driver: Option<Driver> = None;
+        let mut outside = Outside::new();
         loop {
-            io_thread.take_submissions(&mut submissions);
-            let idle = self.take_undriven(&mut submissions.arrived, &mut wakers);
-            if !submissions.arrived.is_empty() && driver.is_none() {
-                let options = *lock_static(&OPTIONS);
-                driver = Some(Driver::new(options, Arc::clone(event)));
-            }
-            let next = driver.as_mut().map_or(Next::Requests, |driver| {
-                driver.take_over(&mut submissions);
-                driver.round(&mut wakers)
-            });
-            // Without a driver there was nothing to cancel.
-            submissions.forget_departed();
-            wake_all(&mut wakers);
+            let arrived = io_thread.take_submissions(&mut submissions);
+            let due = self.ring(arrived, &mut outside);
+            let idle = self.take_undriven(&mut submissions.arrived, &mut outside);
+            let next = serve(&mut submissions, event, &mut outside);
+            outside.run();
             if next == Next::Again {
                 continue;
             }
-            if let Some(driver) = &mut driver
-                && next == Next::Completions
-                && !driver.is_notified()
-            {
-                driver.round_blocking(&mut wakers);
-                wake_all(&mut wakers);
+            if next == Next::Completions && !is_notified() {
+                continue_here();
                 continue;
             }
             if !io_thread.fall_asleep() {
@@ -245,13 +274,32 @@ impl Run {
             }
             let (idle_wait, busy_wait) =
                 (idle.unwrap_or(WORKER_IDLE), idle.map_or(WAIT_SLICE, |idle| idle.min(WAIT_SLICE)));
-            let is_woken = event.wait(patience(next, idle_wait, busy_wait));
+            let wait = patience(next, idle_wait, busy_wait);
+            let is_woken = event.wait(due.map_or(wait, |due| due.min(wait)));
             io_thread.wake_up();
-            let may_leave = !is_woken && next == Next::Requests && idle.is_none();
+            let may_leave = !is_woken && next == Next::Requests && idle.is_none() && due.is_none();
             if may_leave && io_thread.leave() {
                 return;
             }
         }
+    }
+
+    /// Wakes whose alarm is due, and returns when the next one is. A task has one alarm.
+    fn ring(&mut self, arrived: Vec<Alarm>, outside: &mut Outside) -> Option<Duration> {
+        for Alarm { due, waker } in arrived {
+            match self.alarms.iter_mut().find(|known| known.waker.will_wake(&waker)) {
+                Some(known) => {
+                    if due.left() < known.due.left() {
+                        known.due = due;
+                    }
+                    outside.drop_waker(waker);
+                }
+                None => self.alarms.push(Alarm { due, waker }),
+            }
+        }
+        let is_due = |alarm: &mut Alarm| alarm.due.left().is_zero();
+        outside.wake_all(self.alarms.extract_if(.., is_due).map(|alarm| alarm.waker));
+        self.alarms.iter().map(|alarm| alarm.due.left()).min()
     }
 
     /// Takes over what runtimes that no thread drives have left. Returns how soon to poll again.
@@ -259,7 +307,7 @@ impl Run {
     fn take_undriven(
         &mut self,
         arrived: &mut VecDeque<Arc<Operation>>,
-        wakers: &mut Vec<Waker>,
+        outside: &mut Outside,
     ) -> Option<Duration> {
         if !std::ptr::eq(self.io_thread, first_io_thread()) {
             return None;
@@ -269,7 +317,7 @@ impl Run {
         if self.watches.is_none_or(|after| passed >= after.as_nanos()) {
             self.looked = now;
             self.watches =
-                TAKE_UNDRIVEN.get().and_then(|take_undriven| take_undriven(now, arrived, wakers));
+                TAKE_UNDRIVEN.get().and_then(|take_undriven| take_undriven(now, arrived, outside));
         }
         self.watches
     }
@@ -278,14 +326,42 @@ impl Run {
     fn take_undriven(
         &mut self,
         _arrived: &mut VecDeque<Arc<Operation>>,
-        _wakers: &mut Vec<Waker>,
+        _outside: &mut Outside,
     ) -> Option<Duration> {
         None
     }
 }
 
+/// One round of this thread's driver. There is one, with its ring, once there is something for it.
+fn serve(submissions: &mut Submissions, event: &Arc<EventFd>, outside: &mut Outside) -> Next {
+    let mut driver = take_driver();
+    if !submissions.arrived.is_empty() && driver.is_none() {
+        driver = Some(Driver::new(*lock_static(&OPTIONS), Arc::clone(event)));
+    }
+    let Some(mut driver) = driver else {
+        // Nothing was served, so there is nothing to cancel.
+        submissions.forget_departed();
+        return Next::Requests;
+    };
+    driver.take_over(submissions);
+    let next = driver.round(outside);
+    put_driver(driver);
+    next
+}
+
+/// Returns true if this thread's driver reports completions.
+fn is_notified() -> bool {
+    let Some(driver) = take_driver() else { return true };
+    let is_notified = driver.is_notified();
+    put_driver(driver);
+    is_notified
+}
+
 impl Drop for Run {
     fn drop(&mut self) {
+        let mut outside = Outside::new();
+        outside.wake_all(self.alarms.drain(..).map(|alarm| alarm.waker));
+        outside.run();
         if is_panicking() {
             self.io_thread.end("the thread that served it panicked");
         }

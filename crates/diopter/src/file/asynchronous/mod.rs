@@ -12,6 +12,7 @@ mod io_thread;
 #[cfg(feature = "tokio")]
 mod registered;
 mod operation;
+mod unpolled;
 #[cfg(feature = "tokio")]
 mod driver_task;
 #[cfg(feature = "tokio")]
@@ -23,20 +24,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
 use diopter_core::engine::abandoned::AbandonedWrites;
-use diopter_core::engine::target::Target;
 use diopter_core::error::IoError;
 use diopter_core::outcome::Transfer;
-use diopter_core::request::{Request, RequestOp};
+use diopter_core::outside::{Outside, is_inside_foreign_code};
+use diopter_core::request::{Refused, Request, RequestOp};
 use diopter_core::sync::Arc;
 use diopter_core::units::{FileRange, to_usize};
 use diopter_os::{AnyBuf, IoBuf, OwnedBuf, OwnedBufMut, fork};
 
 use crate::error::Result;
 use crate::file::File;
+use crate::file::asynchronous::driver::continue_here;
 use crate::file::asynchronous::io_thread::{IoThread, io_thread_of};
 use crate::file::asynchronous::operation::{Departure, Operation, RequestResult, lost, range_of};
 #[cfg(feature = "tokio")]
 use crate::file::asynchronous::submission_queue::SubmissionQueue;
+use crate::file::asynchronous::unpolled::{Unpolled, Waits, serve_at_once};
 
 pub use io_thread::use_for_futures;
 #[cfg(feature = "tokio")]
@@ -61,6 +64,9 @@ pub enum AsyncDriver {
 /// it. A request of which no bio was submitted is then cancelled, and so is a read. A write that
 /// has begun continues, and its result is kept for [`File::take_abandoned`]. `docs/async.md` has
 /// the details.
+///
+/// A waker, and the drop of a buffer, may use diopter and this file: a future that is polled first
+/// inside such code is served before the poll returns.
 #[must_use = "a future does nothing unless it is polled"]
 #[derive(Debug)]
 pub struct RequestFuture {
@@ -70,11 +76,7 @@ pub struct RequestFuture {
 /// How far a future is.
 #[derive(Default)]
 enum Stage {
-    Unpolled {
-        target: Arc<Target>,
-        request: Request,
-        driver: AsyncDriver,
-    },
+    Unpolled(Unpolled),
     Underway {
         operation: Arc<Operation>,
         server: Server,
@@ -89,50 +91,78 @@ enum Stage {
 
 /// The server that has a future's request.
 enum Server {
+    /// The thread that polled it first.
+    Caller,
     IoThread(&'static IoThread),
     #[cfg(feature = "tokio")]
     Runtime(Arc<SubmissionQueue>),
 }
 
+impl Server {
+    /// Returns true if what this thread has in flight continues only if this thread continues it.
+    fn is_left_here(&self) -> bool {
+        if is_inside_foreign_code() {
+            return true;
+        }
+        match self {
+            Server::Caller | Server::IoThread(_) => false,
+            #[cfg(feature = "tokio")]
+            Server::Runtime(queue) => queue.is_left_here(),
+        }
+    }
+}
+
 impl RequestFuture {
     /// Chooses the server. It has an effect before the first poll only.
     pub fn on(mut self, wanted: AsyncDriver) -> RequestFuture {
-        if let Stage::Unpolled { driver, .. } = &mut self.stage {
-            *driver = wanted;
+        if let Stage::Unpolled(unpolled) = &mut self.stage {
+            unpolled.driver = wanted;
         }
         self
     }
 
     /// Returns the server of the request: `reaper`, a thread that diopter started, `tokio`, the
-    /// thread of a current-thread runtime, or `worker`, a worker of a multi-thread one; `None`
-    /// before the first poll and after the end.
+    /// thread of a current-thread runtime, `worker`, a worker of a multi-thread one, or `caller`,
+    /// the thread that polled it; `None` before the first poll and after the end.
     #[must_use]
     pub fn served_by(&self) -> Option<&'static str> {
         match &self.stage {
+            Stage::Underway { server: Server::Caller, .. } => Some("caller"),
             Stage::Underway { server: Server::IoThread(_), .. } => Some("reaper"),
             #[cfg(feature = "tokio")]
             Stage::Underway { server: Server::Runtime(queue), .. } => Some(queue.name()),
-            Stage::Unpolled { .. } | Stage::Over => None,
+            Stage::Unpolled(_) | Stage::Over => None,
         }
     }
 
     /// Hands the request to its server, which knows the waker from then on.
-    fn begin(
-        &mut self,
-        (target, request, driver): (Arc<Target>, Request, AsyncDriver),
-        waker: &Waker,
-    ) {
-        let is_sync = matches!(request.op, RequestOp::SyncData | RequestOp::SyncAll);
-        if is_sync && !target.abandoned.have_all_ended(waker) {
-            self.stage = Stage::Unpolled { target, request, driver };
-            return;
-        }
+    fn begin(&mut self, unpolled: Unpolled, waker: &Waker) -> Poll<RequestResult> {
+        let is_nested = is_inside_foreign_code();
+        let unpolled = match unpolled.wait(waker, is_nested) {
+            Waits::Over(unpolled) => unpolled,
+            Waits::On(unpolled) => {
+                self.stage = Stage::Unpolled(unpolled);
+                return Poll::Pending;
+            }
+            Waits::Failed(finished) => return Poll::Ready(Ok(finished)),
+        };
+        let Unpolled { target, request, driver, .. } = unpolled;
         let (op, range) = (request.op, range_of(&request));
         let io_thread = io_thread_of(&target);
-        let operation = Operation::queued(request, target, waker.clone());
-        let server = serve(&operation, io_thread, driver);
-        self.stage =
-            Stage::Underway { operation, server, generation: fork::generation(), op, range };
+        let (operation, server) = match serve_at_once(&target, request, is_nested) {
+            Ok(output) => {
+                waker.wake_by_ref();
+                (Operation::done(output, target), Server::Caller)
+            }
+            Err(request) => {
+                let operation = Operation::queued(request, target, waker.clone());
+                let server = serve(&operation, io_thread, driver);
+                (operation, server)
+            }
+        };
+        let generation = fork::generation();
+        self.stage = Stage::Underway { operation, server, generation, op, range };
+        Poll::Pending
     }
 }
 
@@ -154,7 +184,7 @@ fn serve_here(operation: &Arc<Operation>) -> Option<Server> {
     if queue.submit(operation) {
         return Some(Server::Runtime(queue));
     }
-    driver_task::poll_driver();
+    continue_here();
     None
 }
 
@@ -171,10 +201,7 @@ impl Future for RequestFuture {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RequestResult> {
         let this = &mut *self;
         let (operation, server, generation, op, range) = match std::mem::take(&mut this.stage) {
-            Stage::Unpolled { target, request, driver } => {
-                this.begin((target, request, driver), cx.waker());
-                return Poll::Pending;
-            }
+            Stage::Unpolled(unpolled) => return this.begin(unpolled, cx.waker()),
             Stage::Underway { operation, server, generation, op, range } => {
                 (operation, server, generation, op, range)
             }
@@ -184,7 +211,14 @@ impl Future for RequestFuture {
             // Its engine is the parent's, and so is the lock of its operation.
             return Poll::Ready(Ok(lost(op, range)));
         }
-        let polled = operation.poll(cx.waker());
+        let mut polled = operation.poll(cx.waker());
+        if polled.is_pending() && server.is_left_here() {
+            let is_busy = continue_here();
+            polled = operation.poll(cx.waker());
+            if is_busy && polled.is_pending() {
+                cx.waker().wake_by_ref();
+            }
+        }
         if polled.is_pending() {
             this.stage = Stage::Underway { operation, server, generation, op, range };
         } else {
@@ -203,11 +237,14 @@ impl Drop for RequestFuture {
         if generation != fork::generation() {
             return;
         }
-        let departure = operation.leave();
+        // The last to go: memory of users is dropped with it.
+        let mut outside = Outside::new();
+        let departure = operation.leave(&mut outside);
         if departure == Departure::Over {
             return;
         }
         match server {
+            Server::Caller => {}
             Server::IoThread(io_thread) => io_thread.abandon(operation, departure),
             #[cfg(feature = "tokio")]
             Server::Runtime(queue) => queue.abandon(operation, departure),
@@ -301,7 +338,8 @@ impl File {
     pub fn request_async(&self, request: Request) -> RequestFuture {
         let target = Arc::clone(&self.inner.target);
         let driver = AsyncDriver::Auto;
-        RequestFuture { stage: Stage::Unpolled { target, request, driver } }
+        let unpolled = Unpolled { target, request, driver, waits: None };
+        RequestFuture { stage: Stage::Unpolled(unpolled) }
     }
 
     /// [`File::read_at`] as a future: fills `buffer` from byte `offset` on, and gives it back.
@@ -355,7 +393,9 @@ impl File {
 impl std::fmt::Debug for Stage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Stage::Unpolled { request, .. } => f.debug_tuple("Unpolled").field(request).finish(),
+            Stage::Unpolled(Unpolled { request, .. }) => {
+                f.debug_tuple("Unpolled").field(request).finish()
+            }
             Stage::Underway { op, range, .. } => {
                 f.debug_tuple("Underway").field(op).field(range).finish()
             }

@@ -11,6 +11,7 @@ use diopter_core::engine::target::Target;
 use diopter_core::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind};
 use diopter_core::limits::{DEPARTED_SHARE, SPARE_OPERATIONS_MAX};
 use diopter_core::outcome::RangeState;
+use diopter_core::outside::Outside;
 use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use diopter_core::sync::{Arc, StaticMutex, lock_static};
 use diopter_core::units::{FileRange, to_u64};
@@ -143,6 +144,11 @@ impl Operation {
         Arc::new(Operation { stage: StaticMutex::new(stage) })
     }
 
+    /// An operation whose result is there.
+    pub fn done(output: RequestResult, target: Arc<Target>) -> Arc<Operation> {
+        Arc::new(Operation { stage: StaticMutex::new(Stage::Done { output, target }) })
+    }
+
     /// Keeps an operation whose future has completed for the next one.
     pub fn recycle(operation: Arc<Operation>) {
         SPARE
@@ -157,24 +163,30 @@ impl Operation {
 
     /// Returns the result, or keeps `waker` to be woken for it.
     pub fn poll(&self, waker: &Waker) -> Poll<RequestResult> {
-        let mut stage = lock_static(&self.stage);
-        match &mut *stage {
-            Stage::Queued { waker: kept, .. } | Stage::Served { waker: kept, .. } => {
-                if kept.will_wake(waker) {
-                    return Poll::Pending;
+        let (mut outside, mut clone) = (Outside::new(), None);
+        loop {
+            let mut stage = lock_static(&self.stage);
+            match &mut *stage {
+                Stage::Queued { waker: kept, .. } | Stage::Served { waker: kept, .. } => {
+                    if kept.will_wake(waker) {
+                        return Poll::Pending;
+                    }
+                    if let Some(clone) = clone.take() {
+                        outside.drop_waker(std::mem::replace(kept, clone));
+                        return Poll::Pending;
+                    }
                 }
-                let other = std::mem::replace(kept, waker.clone());
-                drop(stage);
-                drop(other);
-                Poll::Pending
+                Stage::Done { .. } => match std::mem::take(&mut *stage) {
+                    Stage::Done { output, .. } => return Poll::Ready(output),
+                    _ => unreachable!("seen under the same lock"),
+                },
+                Stage::Abandoned(_) | Stage::Empty => {
+                    unreachable!("polled after its end: the future sees to that")
+                }
             }
-            Stage::Done { .. } => match std::mem::take(&mut *stage) {
-                Stage::Done { output, .. } => Poll::Ready(output),
-                _ => unreachable!("seen under the same lock"),
-            },
-            Stage::Abandoned(_) | Stage::Empty => {
-                unreachable!("polled after its end: the future sees to that")
-            }
+            drop(stage);
+            // It is code of a user.
+            clone = Some(waker.clone());
         }
     }
 
@@ -214,66 +226,81 @@ impl Operation {
         }
     }
 
-    /// Stores the result of a finished request. Returns the wakers to wake.
-    pub fn finish(&self, finished: FinishedRequest) -> Wakers {
+    /// Stores the result of a finished request, and has wakers woken.
+    pub fn finish(&self, finished: FinishedRequest, outside: &mut Outside) {
         let mut stage = lock_static(&self.stage);
         match std::mem::take(&mut *stage) {
             Stage::Served { what, waker } => {
                 *stage = Stage::Done { output: Ok(finished), target: what.target };
-                Wakers::One(waker)
+                outside.wake(waker);
             }
             Stage::Abandoned(what) => {
                 drop(stage);
-                Wakers::Many(note_abandoned(&what.target, finished, true))
+                if finished.op == RequestOp::Write {
+                    what.target.note_unseen(&finished);
+                    what.target.abandoned.arrive(finished, outside);
+                } else {
+                    outside.drop_memory_of(finished);
+                }
             }
             other => {
                 *stage = other;
-                Wakers::Many(Vec::new())
+                outside.drop_memory_of(finished);
             }
         }
     }
 
     /// Reports a request whose engine is gone: its result is unknown.
-    pub fn lose(&self) -> Wakers {
+    pub fn lose(&self, outside: &mut Outside) {
         let what = match &*lock_static(&self.stage) {
             Stage::Served { what, .. } | Stage::Abandoned(what) => what.clone(),
-            _ => return Wakers::Many(Vec::new()),
+            _ => return,
         };
-        self.finish(lost(what.op, what.range))
+        self.finish(lost(what.op, what.range), outside);
     }
 
     /// Refuses a request that waits, since nothing can serve it.
-    pub fn refuse(&self, why: &'static str) -> Option<Waker> {
+    pub fn refuse(&self, why: &'static str, outside: &mut Outside) {
         let refused = self.offer(|_, request| {
             let error = AdmitError::new(AdmitErrorKind::NoEngine, range_of(&request), why);
             Err(Box::new(Refused { error, request }))
         });
-        if let Offer::Refused(waker) = refused { Some(waker) } else { None }
+        if let Offer::Refused(waker) = refused {
+            outside.wake(waker);
+        }
     }
 
     /// The future is dropped. A write's result is kept with its file.
-    pub fn leave(&self) -> Departure {
+    pub fn leave(&self, outside: &mut Outside) -> Departure {
         let mut stage = lock_static(&self.stage);
         match std::mem::take(&mut *stage) {
             Stage::Empty => Departure::Over,
-            Stage::Queued { request, target, .. } => {
+            Stage::Queued { mut request, target, waker } => {
                 drop(stage);
                 if request.op == RequestOp::Write {
-                    note_abandoned(&target, withdrawn(&request), false);
+                    target.abandoned.add(withdrawn(&request), outside);
                 }
+                outside.drop_waker(waker);
+                outside.drop_memory(request.memory.take());
                 Departure::Withdrawn
             }
-            Stage::Served { what, .. } => {
+            Stage::Served { what, waker } => {
                 if what.op == RequestOp::Write {
                     what.target.abandoned.expect_one();
                 }
                 *stage = Stage::Abandoned(what);
+                outside.drop_waker(waker);
                 Departure::Abandoned
             }
             Stage::Done { output, target } => {
                 drop(stage);
-                if let Ok(finished) = output {
-                    note_abandoned(&target, finished, false);
+                match output {
+                    Ok(finished) if finished.op == RequestOp::Write => {
+                        target.note_unseen(&finished);
+                        target.abandoned.add(finished, outside);
+                    }
+                    Ok(finished) => outside.drop_memory_of(finished),
+                    Err(refused) => outside.drop_memory(refused.request.memory),
                 }
                 Departure::Over
             }
@@ -298,34 +325,6 @@ impl Operation {
     }
 }
 
-/// The wakers to wake: mostly one, without a list.
-pub(super) enum Wakers {
-    One(Waker),
-    Many(Vec<Waker>),
-}
-
-impl Wakers {
-    pub fn move_to(self, wakers: &mut Vec<Waker>) {
-        match self {
-            Wakers::One(waker) => wakers.push(waker),
-            Wakers::Many(many) => wakers.extend(many),
-        }
-    }
-}
-
-/// Keeps the result of a write that no caller takes, and makes the next flush report its failure.
-fn note_abandoned(target: &Target, finished: FinishedRequest, is_expected: bool) -> Vec<Waker> {
-    if finished.op != RequestOp::Write {
-        return Vec::new();
-    }
-    target.note_unseen(&finished);
-    if is_expected {
-        return target.abandoned.arrive(finished);
-    }
-    target.abandoned.add(finished);
-    Vec::new()
-}
-
 pub(super) fn range_of(request: &Request) -> FileRange {
     let start = request.offset.get();
     let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
@@ -336,6 +335,13 @@ pub(super) fn range_of(request: &Request) -> FileRange {
 fn withdrawn(request: &Request) -> FinishedRequest {
     let range = range_of(request);
     let error = IoError::new(Errno::ECANCELED, range, request.op.name());
+    FinishedRequest::failed(request.op, range, error, RangeState::NotTried)
+}
+
+/// A sync that has waited for long for writes of dropped futures.
+pub(super) fn overdue(request: &Request) -> FinishedRequest {
+    let range = range_of(request);
+    let error = IoError::new(Errno::EBUSY, range, request.op.name());
     FinishedRequest::failed(request.op, range, error, RangeState::NotTried)
 }
 
@@ -372,7 +378,7 @@ mod tests {
             for _ in 0..1000 {
                 let operation = operation();
                 submissions.arrived.push_back(Arc::clone(&operation));
-                let departure = operation.leave();
+                let departure = operation.leave(&mut Outside::new());
                 submissions.abandon(operation, departure);
                 let most = (waiting + 1) * DEPARTED_SHARE;
                 let held = submissions.arrived.len();
@@ -381,7 +387,8 @@ mod tests {
             assert!(submissions.abandoned.is_empty(), "no engine had one");
             let live = submissions.arrived.iter().filter(|operation| !operation.is_empty());
             assert_eq!(live.count(), waiting);
-            waits.iter().for_each(|operation| assert!(operation.leave() == Departure::Withdrawn));
+            let mut leaves = waits.iter().map(|operation| operation.leave(&mut Outside::new()));
+            assert!(leaves.all(|departure| departure == Departure::Withdrawn));
         }
     }
 }

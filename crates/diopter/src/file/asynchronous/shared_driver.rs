@@ -1,7 +1,5 @@
 //! `SharedDriver`: the driver of one worker of a multi-thread runtime. One thread after another
-//! uses it; no waker is woken and no code of a user runs while it is locked.
-
-use std::task::Waker;
+//! uses it; no code of a user runs while it is locked.
 
 use diopter_os::{EventFd, fork};
 
@@ -10,9 +8,10 @@ use diopter_core::clock::Nanos;
 use diopter_core::engine::wait::Deadline;
 use diopter_core::engine::{EngineOptions, MovableCore};
 use diopter_core::limits::{FUTURE_SLICE, TEARDOWN_WAIT_MAX, WORKER_WAIT_MAX};
+use diopter_core::outside::Outside;
 use diopter_core::sync::{Arc, StaticMutex, lock_static, pause, try_lock_static};
 
-use crate::file::asynchronous::driver::{Driver, Next, wake_all};
+use crate::file::asynchronous::driver::{Driver, Next};
 use crate::file::asynchronous::operation::Submissions;
 
 /// An engine for any thread, one after another, and its futures.
@@ -57,14 +56,14 @@ impl SharedDriver {
         &self,
         submissions: &mut Submissions,
         is_last: bool,
-        wakers: &mut Vec<Waker>,
+        outside: &mut Outside,
     ) -> Option<Round> {
         let mut state = lock_static(&self.state);
         state.ran = clock::now();
         let driver = state.driver.as_mut()?;
         driver.take_over(submissions);
         driver.suspend_signals(!is_last);
-        let next = driver.round(wakers);
+        let next = driver.round(outside);
         Some(Round { next, is_notified: driver.is_notified() })
     }
 
@@ -74,7 +73,7 @@ impl SharedDriver {
         &self,
         now: Nanos,
         submissions: &mut Submissions,
-        wakers: &mut Vec<Waker>,
+        outside: &mut Outside,
     ) -> bool {
         let Some(mut state) = try_lock_static(&self.state) else { return true };
         let age = u128::from(now.since(state.ran));
@@ -84,7 +83,7 @@ impl SharedDriver {
         }
         if age >= WORKER_WAIT_MAX.as_nanos() || !submissions.is_empty() {
             driver.take_over(submissions);
-            driver.round(wakers);
+            driver.round(outside);
         }
         true
     }
@@ -115,16 +114,16 @@ impl SharedDriver {
     /// Runs rounds until `is_done`, but not for ever. Other threads may run some in between.
     fn run_until(&self, mut is_done: impl FnMut(&mut Movable) -> bool) {
         let deadline = Deadline::after(TEARDOWN_WAIT_MAX);
-        let mut wakers = Vec::new();
+        let mut outside = Outside::new();
         loop {
             let mut state = lock_static(&self.state);
             let Some(driver) = state.driver.as_mut().filter(|driver| !driver.is_inherited()) else {
                 return;
             };
-            driver.round(&mut wakers);
+            driver.round(&mut outside);
             let is_over = is_done(driver) || deadline.left().is_zero();
             drop(state);
-            wake_all(&mut wakers);
+            outside.run();
             if is_over {
                 return;
             }

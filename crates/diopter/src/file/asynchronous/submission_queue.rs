@@ -10,9 +10,10 @@ use tokio::runtime::{Handle, Id};
 
 use diopter_core::clock;
 use diopter_core::clock::Nanos;
-use diopter_core::engine::shard;
+use diopter_core::engine::{set_reap_shared, shard};
 use diopter_core::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE, WORKER_RINGS_MAX, WORKER_WAIT_MAX};
-use diopter_core::sync::{Arc, PerProcess, StaticMutex, Weak, lock_static};
+use diopter_core::outside::Outside;
+use diopter_core::sync::{Arc, OnceLock, PerProcess, StaticMutex, Weak, lock_static};
 
 use crate::file::asynchronous::io_thread::{first_io_thread, watch_submission_queues};
 use crate::file::asynchronous::operation::{Departure, Operation, Submissions};
@@ -27,6 +28,9 @@ static QUEUES: PerProcess<StaticMutex<Queues>> = PerProcess::new(Default::defaul
 /// The requests of one current-thread runtime, or of one worker of another.
 pub(super) struct SubmissionQueue {
     state: StaticMutex<State>,
+    runtime: Id,
+    /// The thread that serves a current-thread runtime, by its shard.
+    thread: OnceLock<usize>,
     /// A worker's driver, which any thread may poll.
     worker: Option<Arc<SharedDriver>>,
 }
@@ -54,7 +58,7 @@ impl SubmissionQueue {
         if let Some(queue) = found {
             return (queue, false);
         }
-        let queue = SubmissionQueue::new(None);
+        let queue = SubmissionQueue::new(id, None);
         all.push((id, Arc::downgrade(&queue)));
         (queue, true)
     }
@@ -73,12 +77,12 @@ impl SubmissionQueue {
             return (Arc::clone(&its[shard() % its.len()]), None);
         }
         let driver = Arc::new(SharedDriver::default());
-        let queue = SubmissionQueue::new(Some(Arc::clone(&driver)));
+        let queue = SubmissionQueue::new(id, Some(Arc::clone(&driver)));
         all.push((id, Arc::downgrade(&queue)));
         (queue, Some(driver))
     }
 
-    fn new(worker: Option<Arc<SharedDriver>>) -> Arc<SubmissionQueue> {
+    fn new(runtime: Id, worker: Option<Arc<SharedDriver>>) -> Arc<SubmissionQueue> {
         let state = State {
             submissions: Submissions::default(),
             driver: None,
@@ -87,7 +91,20 @@ impl SubmissionQueue {
             is_watched: false,
             is_closed: false,
         };
-        Arc::new(SubmissionQueue { state: StaticMutex::new(state), worker })
+        let state = StaticMutex::new(state);
+        Arc::new(SubmissionQueue { state, runtime, thread: OnceLock::new(), worker })
+    }
+
+    /// The calling thread serves it.
+    pub fn note_thread(&self) {
+        self.thread.set(shard()).unwrap_or(());
+    }
+
+    /// Returns true if this thread has the engine that serves it, and is not in its runtime: the
+    /// engine is not polled while this thread waits.
+    pub fn is_left_here(&self) -> bool {
+        self.thread.get() == Some(&shard())
+            && Handle::try_current().map_or(true, |handle| handle.id() != self.runtime)
     }
 
     /// Returns the name of what serves the requests.
@@ -129,6 +146,7 @@ impl SubmissionQueue {
         }
         if is_new {
             watch_submission_queues(take_undriven);
+            set_reap_shared(reap_workers);
         }
     }
 
@@ -187,13 +205,13 @@ impl SubmissionQueue {
         if self.worker.is_some() { WORKER_WAIT_MAX } else { UNDRIVEN_WAIT_MAX }
     }
 
-    /// Moves what no thread fetches to `arrived`, and reaps for a worker that does not; the wakers
-    /// of what that completes are added to `wakers`. Returns true if the queue is in use.
+    /// Moves what no thread fetches to `arrived`, and reaps for a worker that does not; the code of
+    /// users that this leads to is added to `outside`. Returns true if the queue is in use.
     fn take_undriven(
         &self,
         now: Nanos,
         arrived: &mut VecDeque<Arc<Operation>>,
-        wakers: &mut Vec<Waker>,
+        outside: &mut Outside,
     ) -> bool {
         let mut left = Submissions::default();
         let mut state = lock_static(&self.state);
@@ -207,7 +225,7 @@ impl SubmissionQueue {
         let is_watched = state.is_watched;
         drop(state);
         let Some(driver) = &self.worker else { return is_watched };
-        let is_busy = driver.reap_late(now, &mut left, wakers);
+        let is_busy = driver.reap_late(now, &mut left, outside);
         let mut state = lock_static(&self.state);
         // Its task runs after all.
         state.submissions.abandoned.append(&mut left.abandoned);
@@ -216,17 +234,30 @@ impl SubmissionQueue {
     }
 }
 
+/// Returns every queue that is in use.
+fn all_queues() -> Vec<Arc<SubmissionQueue>> {
+    lock_static(QUEUES.get()).iter().filter_map(|(_, queue)| queue.upgrade()).collect()
+}
+
+/// Reaps for workers that do not. Returns true if one of them has something in flight.
+fn reap_workers(outside: &mut Outside) -> bool {
+    let (now, mut none, mut has_some) = (clock::now(), Submissions::default(), false);
+    for driver in all_queues().iter().filter_map(|queue| queue.worker.as_ref()) {
+        has_some |= driver.reap_late(now, &mut none, outside);
+    }
+    has_some
+}
+
 /// Moves what waits for runtimes that no thread drives to `arrived`, and reaps for workers that do
 /// not. Returns how soon to look again; `None` if no runtime is in use.
 fn take_undriven(
     now: Nanos,
     arrived: &mut VecDeque<Arc<Operation>>,
-    wakers: &mut Vec<Waker>,
+    outside: &mut Outside,
 ) -> Option<Duration> {
-    let all: Vec<Arc<SubmissionQueue>> =
-        lock_static(QUEUES.get()).iter().filter_map(|(_, queue)| queue.upgrade()).collect();
+    let all = all_queues();
     // Each is looked at, whatever the others say.
     let mut used = Vec::with_capacity(all.len());
-    used.extend(all.iter().filter(|queue| queue.take_undriven(now, arrived, wakers)));
+    used.extend(all.iter().filter(|queue| queue.take_undriven(now, arrived, outside)));
     used.into_iter().map(|queue| queue.patience()).min()
 }

@@ -4,16 +4,15 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use diopter_core::limits::FUTURE_SLICE;
-use diopter_core::sync::{Arc, Weak, pause};
+use diopter_core::outside::Outside;
+use diopter_core::sync::{Arc, Weak};
 use diopter_os::EventFd;
 use tokio::io::unix::AsyncFd;
-use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::file::asynchronous::driver::{Next, wake_all};
-use crate::file::asynchronous::io_thread::options_for_futures;
+use crate::file::asynchronous::driver::Next;
+use crate::file::asynchronous::io_thread::{Slice, options_for_futures};
 use crate::file::asynchronous::operation::Submissions;
 use crate::file::asynchronous::readiness::watch;
 use crate::file::asynchronous::shared_driver::{Process, SharedDriver};
@@ -25,12 +24,11 @@ pub(super) struct WorkerTask {
     driver: Arc<SharedDriver>,
     submissions: Submissions,
     /// Empty but in a poll; kept for its capacity.
-    wakers: Vec<Waker>,
+    outside: Outside,
     event: Option<AsyncFd<Arc<EventFd>>>,
     /// It was woken, and lets the tasks that are ready run first.
     has_yielded: bool,
-    /// Completes when it is time to poll again what waits for an event that is not reported.
-    pause: Option<JoinHandle<()>>,
+    slice: Slice,
     process: Process,
 }
 
@@ -49,10 +47,10 @@ impl WorkerTask {
             queue,
             driver,
             submissions: Submissions::default(),
-            wakers: Vec::new(),
+            outside: Outside::new(),
             event: None,
             has_yielded: false,
-            pause: None,
+            slice: Slice::default(),
             process: Process::this(),
         }
     }
@@ -98,11 +96,9 @@ impl WorkerTask {
         note_use(&self.driver);
         self.queue.fetch(cx.waker(), &mut self.submissions);
         for is_last in [false, true] {
-            let mut wakers = std::mem::take(&mut self.wakers);
-            let round = self.driver.round(&mut self.submissions, is_last, &mut wakers);
-            let has_woken = !wakers.is_empty();
-            wake_all(&mut wakers);
-            self.wakers = wakers;
+            let round = self.driver.round(&mut self.submissions, is_last, &mut self.outside);
+            let has_woken = !self.outside.is_empty();
+            self.outside.run();
             let Some(round) = round.filter(|round| round.is_notified) else {
                 return Ok(Then::End);
             };
@@ -123,13 +119,9 @@ impl WorkerTask {
 
     /// Polls again after a while: what a request waits for is not reported.
     fn wait_a_while(&mut self, cx: &mut Context<'_>) -> Result<Then, Ended> {
-        let pause = self.pause.get_or_insert_with(|| spawn_blocking(|| pause(FUTURE_SLICE)));
-        if Pin::new(pause).poll(cx).is_ready() {
-            self.pause = None;
-            return Ok(Then::Yield);
-        }
-        let round = self.driver.round(&mut self.submissions, true, &mut self.wakers);
-        wake_all(&mut self.wakers);
+        self.slice.begin(cx.waker());
+        let round = self.driver.round(&mut self.submissions, true, &mut self.outside);
+        self.outside.run();
         let is_asked = round.is_none() || !self.queue.fall_asleep();
         if is_asked || self.is_signalled(cx)? {
             return Ok(Then::Yield);
