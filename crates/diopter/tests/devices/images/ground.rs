@@ -139,7 +139,7 @@ impl Volume {
     pub fn check<T>(&self, look: impl FnOnce(&Path) -> T) -> T {
         let image = self.image.to_str().unwrap();
         let checked = match self.format.kind {
-            FileSystem::Ext4 { .. } => machine::run("e2fsck", &["-fn", image]),
+            FileSystem::Ext2 | FileSystem::Ext4 { .. } => machine::run("e2fsck", &["-fn", image]),
             FileSystem::Xfs { .. } => machine::run("xfs_repair", &["-n", "-f", image]),
             FileSystem::Btrfs => machine::run("btrfs", &["check", "--readonly", image]),
         };
