@@ -217,3 +217,26 @@ fn a_batch_works_beside_requests_whose_results_were_not_taken() {
     assert!(others.into_iter().all(|other| other.wait().result.is_ok()));
     check(&file.read_ranges(&ranges), &expected);
 }
+
+#[test]
+fn a_callback_may_replace_the_engine_that_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let content = content(env::seed());
+    let file = File::create(dir.path().join("data")).unwrap();
+    file.write_all_at(&content, 0).unwrap();
+    for every in [1, 7, 30] {
+        let mut batch = RangeBatch::new().gap(0).in_flight(20);
+        let wanted: Vec<FileRange> =
+            (0..100).map(|n| FileRange::new(n * 9001, n * 9001 + 3000)).collect();
+        wanted.iter().for_each(|range| batch.add(&file, *range));
+        let mut seen = BTreeSet::new();
+        batch.read_each(|index, read| {
+            let read = read.unwrap_or_else(|error| panic!("range {index}: {error}"));
+            assert!(seen.insert(index) && read[..] == *at(wanted[index], &content));
+            if seen.len() % every == 0 {
+                use_for_this_thread(EngineOptions::DEFAULT);
+            }
+        });
+        assert_eq!(seen.len(), wanted.len());
+    }
+}

@@ -85,6 +85,10 @@ impl Job for Reads {
         self.fail(&group, error);
     }
 
+    fn lost(&mut self, group: Group) {
+        self.put_back(group);
+    }
+
     fn finished(&mut self, group: Group, finished: FinishedRequest) {
         let read = finished.check_read();
         let part = finished.memory.and_then(|memory| memory.downcast::<BufPart>().ok());

@@ -5,10 +5,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use diopter_core::error::{AdmitErrorKind, IoError};
+use diopter_core::error::AdmitErrorKind;
 use diopter_core::limits::REQUESTS_MAX;
 use diopter_core::request::{FinishedRequest, Refused, Request};
-use diopter_os::Errno;
 
 use crate::error::Result;
 use crate::file::ranges::plan::Group;
@@ -42,11 +41,8 @@ pub(super) trait Job {
     /// The results that are there, by the number of the range.
     fn results(&mut self) -> &mut Vec<(usize, Result<Self::Output>)>;
 
-    /// The engine of a request is gone, and the request with it.
-    fn lost(&mut self, group: Group) {
-        let error = IoError::new(Errno::EIO, group.range, "request of an engine that is gone");
-        self.refused(group, error.into());
-    }
+    /// The engine of a request is gone, and the request with it: a callback has replaced it.
+    fn lost(&mut self, group: Group);
 }
 
 /// Runs a job on this thread's engine, and calls `each` with every result.
@@ -180,7 +176,9 @@ where
 
 #[cfg(test)]
 mod tests {
+    use diopter_core::error::IoError;
     use diopter_core::units::FileRange;
+    use diopter_os::Errno;
 
     use super::*;
     use crate::file::ranges::plan::Wanted;

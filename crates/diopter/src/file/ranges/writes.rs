@@ -115,6 +115,11 @@ impl<T: AsRef<[u8]>> Job for Writes<T> {
         self.fail(&group, error);
     }
 
+    fn lost(&mut self, group: Group) {
+        let error = IoError::new(Errno::EIO, group.range, "request of an engine that is gone");
+        self.fail(&group, error.into());
+    }
+
     fn finished(&mut self, group: Group, finished: FinishedRequest) {
         match finished.result {
             Ok(Transfer::Whole(_)) => {
