@@ -76,9 +76,14 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// fails.
 pub(crate) const ATTEMPTS_MAX: u32 = 10_000;
 
-/// Time limit of such attempts. One may take half a second by itself: under signals io_uring cannot
-/// start its worker threads and returns a flush undone (io_uring/io-wq.c).
-pub const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(60);
+/// Attempts in a row that end with `EAGAIN` before a request fails. All but the first are plain
+/// system calls, which do not depend on worker threads: what they return is the file system's.
+pub(crate) const ATTEMPTS_AGAIN_MAX: u32 = 16;
+
+/// Time limit of such attempts. One may take half a second by itself: io_uring that cannot start
+/// worker threads, under signals or at a limit of threads, returns a flush undone
+/// (io_uring/io-wq.c).
+pub const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Time that a write, a `set_len` or a close waits for writes to the same blocks that another
 /// thread has in flight and does not reap.

@@ -18,6 +18,8 @@ pub enum Limit {
     AddressSpace,
     /// `RLIMIT_FSIZE`, bytes of a regular file.
     FileSize,
+    /// `RLIMIT_NPROC`: processes and threads of the user.
+    Processes,
 }
 
 impl Limit {
@@ -27,6 +29,7 @@ impl Limit {
             Limit::LockedMemory => libc::RLIMIT_MEMLOCK,
             Limit::AddressSpace => libc::RLIMIT_AS,
             Limit::FileSize => libc::RLIMIT_FSIZE,
+            Limit::Processes => libc::RLIMIT_NPROC,
         }
     }
 

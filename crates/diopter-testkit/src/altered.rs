@@ -7,7 +7,7 @@ use diopter_core::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use diopter_core::clock::Nanos;
 use diopter_os::{BioId, BioResult};
 
-/// The device, and what is done to each completion of a queued bio.
+/// The device, and what is done to each completion: of a queued bio, and of a plain call.
 pub struct Altered<F: FnMut(BioId, &mut BioResult) + Send>(pub Sim, pub F);
 
 impl<F: FnMut(BioId, &mut BioResult) + Send> Backend for Altered<F> {
@@ -29,7 +29,9 @@ impl<F: FnMut(BioId, &mut BioResult) + Send> Backend for Altered<F> {
     }
 
     fn run_now(&mut self, id: BioId) -> BioResult {
-        self.0.run_now(id)
+        let mut result = self.0.run_now(id);
+        (self.1)(id, &mut result);
+        result
     }
 
     fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {

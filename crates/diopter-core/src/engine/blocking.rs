@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use diopter_os::{Errno, MemoryId, RwFlags};
+use diopter_os::{BioId, Errno, MemoryId, RwFlags};
 
 use crate::backend::Wait;
 use crate::engine::core::Core;
@@ -107,9 +107,18 @@ impl Core {
     }
 
     /// A window of one bio that is waited for on the spot is one system call on this thread. What
-    /// is queued may have something to copy meanwhile.
-    pub(super) fn call_or_queue(&mut self, place: usize, target: &Target, is_built: bool) {
+    /// is queued may have something to copy meanwhile. Returns true if all bios that were built are
+    /// back, where they are to be plain system calls.
+    pub(super) fn call_or_queue(&mut self, place: usize, target: &Target, is_built: bool) -> bool {
         let pending = &self.table.entries[place];
+        if pending.is_tried_plainly() {
+            let bios = self.flight.take_from_backlog(place);
+            let has_some = !bios.is_empty();
+            for id in bios {
+                self.call(place, id);
+            }
+            return has_some;
+        }
         let is_one = pending.outstanding == 1 && pending.window.ends.is_empty();
         let copies = overlap::has_copies(pending, target, &self.flight.slab, &self.policies);
         // Queueing pays off for a read. The kernel may hand a queued write to a worker thread,
@@ -119,19 +128,25 @@ impl Core {
             if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
                 self.flight.backlog.pop_back();
                 debug_assert_eq!(self.flight.notes[id.index()].request, place);
-                let result = self.backend.run_now(id);
-                self.flight.retire(id);
-                let runs = self.flight.runs[id.index()];
-                let pending = &mut self.table.entries[place];
-                if result.map_or(0, u64::from) < runs.length() || result.is_err() {
-                    // Attempts end by the time that they take.
-                    pending.timing.reaped = self.backend.now();
-                }
-                report::note_bio(pending, runs, result);
+                self.call(place, id);
             }
         } else if copies && !self.beside.contains(&place) {
             self.beside.push_back(place);
         }
+        false
+    }
+
+    /// Runs a bio of the request at `place` as a system call on this thread.
+    fn call(&mut self, place: usize, id: BioId) {
+        let result = self.backend.run_now(id);
+        self.flight.retire(id);
+        let runs = self.flight.runs[id.index()];
+        let pending = &mut self.table.entries[place];
+        if result.map_or(0, u64::from) < runs.length() || result.is_err() {
+            // Attempts end by the time that they take.
+            pending.timing.reaped = self.backend.now();
+        }
+        report::note_bio(pending, runs, result);
     }
 
     /// Waits for what is not the request's own: this engine's other requests, other engines of this

@@ -239,7 +239,7 @@ impl Core {
         let pending = &mut self.table.entries[place];
         pending.is_cancelled = true;
         // Never submitted: the backend has not seen them.
-        let untried = self.flight.take_from_backlog(place);
+        let untried = self.flight.drop_from_backlog(place);
         pending.outstanding -= untried;
         if matches!(pending.state, State::In(_)) && (untried > 0 || !pending.window.is_built) {
             // The part of the window that is not in the device will not be submitted; the rest may

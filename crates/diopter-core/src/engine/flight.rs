@@ -169,8 +169,18 @@ impl Flight {
         }
     }
 
-    /// Takes the bios of the request at `place` back out of the backlog; returns how many.
-    pub(crate) fn take_from_backlog(&mut self, place: usize) -> u32 {
+    /// Takes the bios of the request at `place` back out of the backlog, and retires them; returns
+    /// how many.
+    pub(crate) fn drop_from_backlog(&mut self, place: usize) -> u32 {
+        let untried = self.take_from_backlog(place);
+        for id in &untried {
+            self.retire(*id);
+        }
+        to_u32(to_u64(untried.len()))
+    }
+
+    /// Takes the bios of the request at `place` back out of the backlog.
+    pub(crate) fn take_from_backlog(&mut self, place: usize) -> Vec<BioId> {
         let notes = &self.notes;
         let mut untried = Vec::new();
         for queue in [&mut self.backlog, self.bulk.kept_back()] {
@@ -180,10 +190,7 @@ impl Flight {
                 !is_its
             });
         }
-        for id in &untried {
-            self.retire(*id);
-        }
-        to_u32(to_u64(untried.len()))
+        untried
     }
 
     /// Hands built bios to the backend, oldest first, as many as depth and backend take. Calls

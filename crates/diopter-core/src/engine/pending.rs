@@ -12,7 +12,7 @@ use crate::engine::target::Target;
 use crate::engine::targets::TargetId;
 use crate::error::{ImageError, IoErrorKind};
 use crate::inode_lock::{Hold, Ticket};
-use crate::limits::{ATTEMPTS_MAX, ATTEMPTS_TIME_MAX};
+use crate::limits::{ATTEMPTS_AGAIN_MAX, ATTEMPTS_MAX, ATTEMPTS_TIME_MAX};
 use crate::outcome::{DetourReason, RangeOutcome, Route, StopReason, Timing};
 use crate::request::RequestOp;
 use crate::stripe::{StridedRange, Striping};
@@ -176,8 +176,15 @@ pub(crate) enum Durability {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Attempts {
     count: u32,
+    /// Those that ended with an error that says "not this time".
+    again: u32,
     /// When the first of them ended.
     since: Nanos,
+}
+
+/// Errors that only say "not this time".
+pub(crate) fn is_again(errno: Errno) -> bool {
+    matches!(errno, Errno::EINTR | Errno::EAGAIN)
 }
 
 /// The data from which a request's result is made.
@@ -353,20 +360,37 @@ impl Pending {
         self.state = State::In(Phase::Transfer);
     }
 
+    /// Returns true if its bios are to be plain system calls: the last attempt, by whatever backend,
+    /// ended with "not this time". io_uring may have no worker thread to try it with.
+    #[inline]
+    pub(crate) fn is_tried_plainly(&self) -> bool {
+        self.attempts.again > 0
+    }
+
     /// Counts an attempt that moved nothing. True once there were too many in a row, or they took
     /// too long: each may wait for the kernel.
     pub(crate) fn has_tried_enough(&mut self) -> bool {
+        let is_refused = |bio: &BioEnd| bio.result == Err(Errno::EAGAIN);
+        let is_interrupted = |bio: &BioEnd| bio.result == Err(Errno::EINTR);
+        let has_refused = self.window.ends.iter().any(is_refused);
+        let has_again = has_refused || self.window.ends.iter().any(is_interrupted);
         let attempts = &mut self.attempts;
+        attempts.again += u32::from(has_again);
         if attempts.count == 0 {
             attempts.since = self.timing.reaped;
         }
         attempts.count += 1;
         let took = u128::from(self.timing.reaped.since(attempts.since));
-        attempts.count > ATTEMPTS_MAX || took > ATTEMPTS_TIME_MAX.as_nanos()
+        attempts.count > ATTEMPTS_MAX
+            || took > ATTEMPTS_TIME_MAX.as_nanos()
+            || (has_refused && attempts.again > ATTEMPTS_AGAIN_MAX)
     }
 
     /// Counts an attempt that moved nothing: `next`, or the end after too many.
     pub(crate) fn try_again(&mut self, next: Next) -> Next {
+        if self.is_cancelled {
+            return self.fail(Errno::ECANCELED, self.window.range);
+        }
         if self.has_tried_enough() {
             return self.fail(Errno::EAGAIN, self.window.range);
         }

@@ -4,7 +4,7 @@ use diopter_os::{BioResult, Errno, Slab};
 
 use crate::engine::copies;
 use crate::engine::next::{Next, Phase};
-use crate::engine::pending::{BioEnd, Failure, Pending, State};
+use crate::engine::pending::{BioEnd, Failure, Pending, State, is_again};
 use crate::engine::route::Way;
 use crate::error::IoError;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, StopReason, Transfer, paint};
@@ -34,11 +34,6 @@ pub fn note_bio(pending: &mut Pending, runs: StridedRange, result: BioResult) {
         let failure = Failure { errno, range: runs.first(), kind: None, is_edge_read };
         pending.report.failure.get_or_insert(failure);
     }
-}
-
-/// Errors that only say "not this time".
-pub fn is_again(errno: Errno) -> bool {
-    matches!(errno, Errno::EINTR | Errno::EAGAIN)
 }
 
 /// The window failed: each bio's range is reported for itself, in the caller's bytes. What was read

@@ -70,9 +70,14 @@ impl Core {
 
     /// Builds and runs the bios of a phase, and closes it once all are back.
     fn serve(&mut self, phase: Phase, place: usize, target: &Target) -> ControlFlow<Step, Next> {
-        let entry = (place, &mut self.table.entries[place]);
-        let built = build(phase, entry, target, &mut self.flight, &self.policies);
-        self.call_or_queue(place, target, built == Built::All);
+        let mut has_room = true;
+        let mut built = Built::InPart;
+        // Plain calls are over, and leave room for the rest.
+        while has_room && built == Built::InPart {
+            let entry = (place, &mut self.table.entries[place]);
+            built = build(phase, entry, target, &mut self.flight, &self.policies);
+            has_room = self.call_or_queue(place, target, built == Built::All);
+        }
         let pending = &mut self.table.entries[place];
         match built {
             Built::ToBoundary => return ControlFlow::Break(Step::AtBoundary),

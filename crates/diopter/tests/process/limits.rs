@@ -7,6 +7,7 @@ use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use diopter::{
     BackendKind, Engine, EngineOptions, Errno, Error, File, IoBuf, IoErrorKind, Request,
@@ -16,8 +17,8 @@ use diopter_core::limits::AIO_CONTEXTS_MAX;
 use diopter_os::testing::{Limit, become_user, is_own_process, is_root, set_limit};
 
 use crate::bytes::{
-    Dir, LONG, backends, bytes, check_blocking_calls, check_engine, dir, dir_in, engine, file_of,
-    memory, own_process,
+    Dir, LONG, backends, bytes, check_blocking_calls, check_engine, content, dir, dir_in, engine,
+    file_of, memory, own_process,
 };
 use crate::env::{self, Capability, skip};
 
@@ -411,4 +412,37 @@ fn copy_unaligned(dir: &Dir, file: &File) {
     }
     let length = fs::metadata(dir.file()).expect("it is there").len();
     assert_eq!(length, at(96));
+}
+
+/// io_uring gives a write that extends its file, and a flush, to a worker thread, and cancels it
+/// where it can make none.
+#[test]
+fn a_user_who_may_have_no_further_thread_is_served_soon() {
+    if !is_root() {
+        return skip(Capability::Root, "becoming another user");
+    }
+    own_process(module_path!(), "a_user_who_may_have_no_further_thread_is_served_soon", || {
+        let dir = dir_in(&std::env::temp_dir());
+        let parent = dir.file().parent().expect("a directory").to_owned();
+        fs::set_permissions(parent, Permissions::from_mode(0o777)).expect("its owner");
+        set_limit(Limit::Processes, 0).expect("setrlimit");
+        become_user(NOBODY).expect("root may");
+        let started = Instant::now();
+        for backend in backends() {
+            let file = file_of(&dir, 0);
+            let engine = engine(backend);
+            check_engine(&engine, &file, 0, 1);
+            for n in 0..4 {
+                let offset = n << 20;
+                engine.start(&file, Request::write(offset, memory(offset, MIB))).expect("room");
+            }
+            engine.start(&file, Request::sync_all()).expect("room");
+            for _ in 0..5 {
+                let done = engine.wait(LONG).expect("the engine works").expect("in flight");
+                assert!(done.result.is_ok(), "{done:?}");
+            }
+            assert!(content(&dir) == bytes(0, 4 * MIB), "{backend:?}");
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    });
 }

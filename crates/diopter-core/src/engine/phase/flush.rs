@@ -65,7 +65,7 @@ pub fn close(pending: &mut Pending, target: &Target) -> Next {
     let error = pending.window.ends.iter().find_map(|bio| bio.result.err());
     if let (None, Some(errno)) = (pending.report.failure, error) {
         // Not this time.
-        if !pending.has_tried_enough() {
+        if !pending.is_cancelled && !pending.has_tried_enough() {
             return Next::Phase(Phase::Flush);
         }
         pending.fail(errno, pending.window.range);

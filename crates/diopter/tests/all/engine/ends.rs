@@ -133,7 +133,7 @@ fn attempts_are_timed_from_the_first_one_that_moved_nothing() {
         world.with_disk(0, |disk| disk.load(&vec![1; 65_536]));
         let slab = Engine::slab();
         // Two attempts are within the limit, and later than it by the clock.
-        let config = SimConfig { latency_min_ns: 35_000_000_000, ..CONFIG };
+        let config = SimConfig { latency_min_ns: 2_000_000_000, ..CONFIG };
         let mut ended = 0;
         let again = move |_, result: &mut BioResult| {
             if failing.contains(&ended) {
