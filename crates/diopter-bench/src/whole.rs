@@ -4,10 +4,13 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::OFlags;
+use diopter_os::trust::{held_path, is_of_descriptor};
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
 /// Writes a complete file.
@@ -42,9 +45,10 @@ enum To {
 
 impl Output {
     /// Opens a name that the user gave: a pipe or a terminal is written in place, a file is
-    /// replaced. Links are followed in `/dev` and `/proc` only, where no other user makes them.
+    /// replaced. Links are followed only in the names of this process's descriptors, such as
+    /// `/dev/stdout`, which no other user makes.
     pub fn named(path: &Path) -> io::Result<Output> {
-        let is_systems = path.starts_with("/dev") || path.starts_with("/proc");
+        let is_systems = is_of_descriptor(path);
         let found = if is_systems { path.metadata() } else { path.symlink_metadata() };
         let to = match found {
             Ok(found) if found.file_type().is_fifo() || found.file_type().is_char_device() => {
@@ -90,6 +94,55 @@ impl Output {
 /// Calls [`Output::named`] and [`Output::write`].
 pub fn write_named(path: &Path, content: &[u8]) -> io::Result<()> {
     Output::named(path)?.write(content)
+}
+
+/// A directory for several outputs, used by its descriptor: no link that another user places at a
+/// name in it, or at its own name, is followed.
+#[derive(Debug)]
+pub struct Directory(OwnedFd);
+
+impl Directory {
+    /// Opens a directory that the user named.
+    ///
+    /// # Errors
+    /// The system's error; and if the name is a link.
+    pub fn named(path: &Path) -> io::Result<Directory> {
+        // A slash at the end would follow a link.
+        let path: PathBuf = path.components().filter(|it| *it != Component::CurDir).collect();
+        let path = if path.as_os_str().is_empty() { PathBuf::from(".") } else { path };
+        Directory::open_at(CWD, &path)
+    }
+
+    /// Opens a directory in this one, and makes it where it is missing.
+    ///
+    /// # Errors
+    /// As [`Directory::named`].
+    pub fn make(&self, name: &str) -> io::Result<Directory> {
+        match mkdirat(&self.0, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) | Err(Errno::EXIST) => Directory::open_at(&self.0, Path::new(name)),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Writes a complete file of this name, as [`write`] does.
+    ///
+    /// # Errors
+    /// The system's error; the previous file stays.
+    pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        write(&held_path(&self.0).join(name), |out| out.write_all(content))
+    }
+
+    fn open_at(within: impl AsFd, path: &Path) -> io::Result<Directory> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(within, path, flags, Mode::empty()) {
+            Ok(fd) => Ok(Directory(fd)),
+            // Of a link too, with O_DIRECTORY.
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                Err(io::Error::other("it is a link or a file, not a directory"))
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
 }
 
 fn directory(path: &Path) -> &Path {
@@ -168,6 +221,38 @@ mod tests {
         let error = Output::named(&dir.path().join("absent/out")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOENT.raw_os_error()));
         assert!(!error.to_string().contains(".dio-part-"), "{error}");
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_directory_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, closed) = (dir.path().join("own"), dir.path().join("closed"));
+        fs::create_dir(&own).unwrap();
+        fs::create_dir(&closed).unwrap();
+        std::os::unix::fs::symlink(&closed, own.join("link")).unwrap();
+        let out = Directory::named(&own).unwrap();
+        for name in ["link", "link/", "./link/."] {
+            let why = Directory::named(&own.join(name)).unwrap_err();
+            assert_eq!(why.to_string(), "it is a link or a file, not a directory", "{name}");
+        }
+        assert!(out.make("link").is_err());
+        let inner = out.make("inner").unwrap();
+        fs::rename(own.join("inner"), own.join("moved")).unwrap();
+        std::os::unix::fs::symlink(&closed, own.join("inner")).unwrap();
+        inner.write("page", b"x").unwrap();
+        assert_eq!(fs::read(own.join("moved/page")).unwrap(), b"x");
+        assert_eq!(fs::read_dir(&closed).unwrap().count(), 0);
+        assert!(out.make("moved").is_ok(), "one that is there");
+    }
+
+    #[test]
+    fn a_link_below_dev_is_replaced_unless_it_names_a_descriptor() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (secret, out) = (dir.path().join("secret"), dir.path().join("out"));
+        fs::write(&secret, b"mine").unwrap();
+        std::os::unix::fs::symlink(&secret, &out).unwrap();
+        write_named(&out, b"page").unwrap();
+        assert_eq!(fs::read(&secret).unwrap(), b"mine");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
@@ -118,12 +119,14 @@ pub fn open(path: &Path) -> Result<File, Refusal> {
     opened.map(File::from).map_err(|errno| refused(Why::System(errno)))
 }
 
-/// Which links a held name may lead through.
+/// What a held name may lead through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Links {
-    /// Those of every user.
-    All,
-    /// Those of root and of the effective user: another user's link does not decide what is written.
+pub enum Way {
+    /// Links and directories of every user.
+    Any,
+    /// Links of root and of the effective user: another user's link does not decide what is written.
+    OwnLinks,
+    /// Links and directories that no other user may write to: the name stays what it is.
     Own,
 }
 
@@ -132,11 +135,12 @@ pub enum Links {
 ///
 /// # Errors
 ///
-/// Fails with the link of another user, and with the errno of open(2).
-pub fn hold(path: &Path, links: Links) -> Result<OwnedFd, Refusal> {
-    match links {
-        Links::Own => walk(path, Rule::Leads),
-        Links::All => {
+/// Fails with a link or directory that `way` excludes, and with the errno of open(2).
+pub fn hold(path: &Path, way: Way) -> Result<OwnedFd, Refusal> {
+    match way {
+        Way::Own => walk(path, Rule::Decides),
+        Way::OwnLinks => walk(path, Rule::Leads),
+        Way::Any => {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             retry_on_intr(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))
                 .map_err(|errno| refusal(path, Why::System(errno.into())))
@@ -167,17 +171,20 @@ pub fn is_of_descriptor(path: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// Fails with EINVAL for a FIFO, a socket and a device, with EISDIR for a directory, and with the
-/// errno of open(2).
-pub fn open_document(path: &Path) -> Result<File, Errno> {
-    let found = hold(path, Links::All).map_err(|refusal| refusal.errno().unwrap_or(Errno::EIO))?;
+/// Fails for a FIFO, a socket and a device, with EISDIR for a directory, and with the errno of
+/// open(2).
+pub fn open_document(path: &Path) -> io::Result<File> {
+    let found = hold(path, Way::Any).map_err(|refusal| refusal.errno().unwrap_or(Errno::EIO))?;
     match FileType::from_raw_mode(stat_of(&found)?.st_mode) {
         FileType::RegularFile => {}
-        FileType::Directory => return Err(Errno::EISDIR),
-        _ if is_of_descriptor(path) => {
-            return File::open(path).map_err(|error| errno_of(&error));
+        FileType::Directory => return Err(Errno::EISDIR.into()),
+        _ if is_of_descriptor(path) => return File::open(path),
+        _ => {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a pipe or a device, not a file",
+            ));
         }
-        _ => return Err(Errno::EINVAL),
     }
     Ok(File::from(crate::file::reopen_buffered(found.as_fd(), true, false)?))
 }

@@ -6,6 +6,8 @@ use std::path::Path;
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use diopter_bench::whole::Directory;
+use diopter_text::untrusted;
 
 use crate::args::{Cli, Document};
 use crate::output::{self, DONE, TROUBLE};
@@ -19,7 +21,7 @@ pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
         return match write_pages(&all, dir) {
             Ok(()) => DONE,
             Err(error) => {
-                let dir = dir.display();
+                let dir = untrusted::name(dir);
                 log::fail("man", &format!("write man pages to {dir}: {error}; name a directory"));
                 TROUBLE
             }
@@ -42,9 +44,10 @@ pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
 }
 
 fn write_pages(all: &Command, dir: &Path) -> io::Result<()> {
+    let dir = Directory::named(dir)?;
     for command in pages(all).into_iter().filter(|command| !command.is_hide_set()) {
         let page = page_of(command);
-        std::fs::write(dir.join(page.get_filename()), text_of(&page))?;
+        dir.write(&page.get_filename(), text_of(&page).as_bytes())?;
     }
     Ok(())
 }

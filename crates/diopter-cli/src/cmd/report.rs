@@ -1,6 +1,7 @@
 //! `dio report`: renders recorded runs, read, judged and rendered by diopter-bench.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use diopter_bench::compare::{self, Comparison, Named, Settings};
@@ -8,7 +9,8 @@ use diopter_bench::document::Bench;
 use diopter_bench::fio;
 use diopter_bench::load;
 use diopter_bench::report::{self, TextStyle};
-use diopter_bench::whole;
+use diopter_bench::whole::{self, Directory};
+use diopter_text::untrusted;
 
 use crate::args::ReportArgs;
 use crate::log;
@@ -56,18 +58,22 @@ fn render(args: &ReportArgs, form: Option<Form>, look: &Look) -> Result<String, 
         write(path, &report::html(&bench, Some(&comparison)))?;
     }
     if let Some(dir) = &args.fio_json {
+        let failed = |error: io::Error| {
+            format!("write to {}: {error}; name a directory, or a new one", untrusted::name(dir))
+        };
+        fs::create_dir_all(dir).map_err(failed)?;
+        let directory = Directory::named(dir).map_err(failed)?;
         for export in fio::export(&bench) {
-            let dir = dir.join(export.dir_name);
-            fs::create_dir_all(&dir).map_err(|error| {
-                format!(
-                    "create directory {}: {error}; name a directory, or a new one",
-                    dir.display()
-                )
-            })?;
             let mut text = serde_json::to_string_pretty(&export.document)
                 .expect("strings and numbers are JSON");
             text.push('\n');
-            write(&dir.join(export.file_name), &text)?;
+            let place = directory.make(&export.dir_name);
+            place.and_then(|place| place.write(&export.file_name, text.as_bytes())).map_err(
+                |error| {
+                    let path = dir.join(export.dir_name).join(export.file_name);
+                    format!("write {}: {error}; name another directory", untrusted::name(path))
+                },
+            )?;
         }
     }
     let look = look.of_figures(crate::terminal::columns());
@@ -119,6 +125,7 @@ fn short_name(path: &Path, all: &[PathBuf]) -> String {
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
     whole::write_named(path, text.as_bytes()).map_err(|error| {
-        format!("write {}: {error}; name a file in a directory with free space", path.display())
+        let name = untrusted::name(path);
+        format!("write {name}: {error}; name a file in a directory with free space")
     })
 }

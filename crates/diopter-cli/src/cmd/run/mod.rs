@@ -8,13 +8,13 @@ mod library;
 mod program;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use diopter::Errno;
+use diopter_bench::whole::Output;
 use diopter_os::child::InheritedSignals;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -78,7 +78,10 @@ fn try_run(args: &ProgramArgs) -> Result<u8, Failure> {
         command.env_remove(RUN_REPORT);
         return Err(not_run(name, &command.exec()));
     }
-    let out = args.json_out.as_deref().map(Out::create).transpose()?;
+    // Before the program runs: an output that cannot be made costs no run.
+    let open = |path: &Path| Output::named(path).map_err(|error| not_written(path, &error));
+    let out = args.json_out.as_deref().map(|path| open(path).map(|out| (path, out)));
+    let out = out.transpose()?;
     let counters = Counters::new().map_err(Failure::own)?;
     command.env(RUN_REPORT, counters.path());
     let status = wait(name, inherited, &mut command)?;
@@ -86,32 +89,16 @@ fn try_run(args: &ProgramArgs) -> Result<u8, Failure> {
     if args.report {
         log::put(&counted.text(terminal::message_columns()));
     }
-    if let Some(out) = out {
-        out.write(&counted.document(status))?;
+    if let Some((path, out)) = out {
+        let document = counted.document(status);
+        let text = serde_json::to_string_pretty(&document).expect("strings and numbers are JSON");
+        out.write(format!("{text}\n").as_bytes()).map_err(|error| not_written(path, &error))?;
     }
     Ok(status)
 }
 
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(Document)
-}
-
-/// The file of the document, made before the program runs: one that cannot be made costs no run.
-struct Out<'a> {
-    path: &'a Path,
-    file: File,
-}
-
-impl Out<'_> {
-    fn create(path: &Path) -> Result<Out<'_>, Failure> {
-        let file = File::create(path).map_err(|error| not_written(path, &error))?;
-        Ok(Out { path, file })
-    }
-
-    fn write(mut self, document: &Document) -> Result<(), Failure> {
-        let text = serde_json::to_string_pretty(document).expect("strings and numbers are JSON");
-        writeln!(self.file, "{text}").map_err(|error| not_written(self.path, &error))
-    }
 }
 
 fn not_written(path: &Path, error: &io::Error) -> Failure {
