@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use diopter_os::trust::{self, Refusal};
 use diopter_rados::Library;
 
 use crate::env;
@@ -53,11 +54,12 @@ impl Places {
         Places { named, usual, is_privileged }
     }
 
-    /// Returns the library that the caller names, or the first that is there.
+    /// Returns the library that the caller names, or the first that is there and that no other user
+    /// may write to or replace.
     ///
     /// # Errors
-    /// There is none, with all places that were looked at; or a caller names one for a `dio` that
-    /// has more privileges than the caller.
+    /// There is none, with all places that were looked at; the named one may be another user's; or a
+    /// caller names one for a `dio` that has more privileges than the caller.
     pub fn find(&self) -> Result<PathBuf, String> {
         if let Some((by, path)) = &self.named {
             if self.is_privileged {
@@ -67,16 +69,37 @@ impl Places {
                     untrusted::name(path)
                 ));
             }
-            return Ok(path.clone());
-        }
-        let found = self.usual.iter().find(|path| path.is_file());
-        found.cloned().ok_or_else(|| {
-            let remedy = match self.is_privileged {
-                true => "run a dio that is not setuid and has no file capabilities".to_owned(),
-                false => format!("name the library with {}", env::PRELOAD),
+            return match trust::open(path) {
+                Err(refusal) if refusal.errno().is_none() => Err(refused(path, &refusal)),
+                // What is wrong with it otherwise is found when it is read.
+                _ => Ok(path.clone()),
             };
-            format!("find {INSTALLED}: not found ({}); {remedy}", self.looked_in())
-        })
+        }
+        let others = match self.search() {
+            Ok(path) => return Ok(path),
+            Err(others) => others,
+        };
+        if !others.is_empty() {
+            return Err(others.join("; "));
+        }
+        let remedy = match self.is_privileged {
+            true => "run a dio that is not setuid and has no file capabilities".to_owned(),
+            false => format!("name the library with {}", env::PRELOAD),
+        };
+        Err(format!("find {INSTALLED}: not found ({}); {remedy}", self.looked_in()))
+    }
+
+    /// Returns the first library that is there and no other user's, or those that are.
+    fn search(&self) -> Result<PathBuf, Vec<String>> {
+        let mut others = Vec::new();
+        for path in &self.usual {
+            match trust::open(path) {
+                Ok(_) => return Ok(path.clone()),
+                Err(refusal) if refusal.errno().is_some() => {}
+                Err(refusal) => others.push(refused(path, &refusal)),
+            }
+        }
+        Err(others)
     }
 
     fn looked_in(&self) -> String {
@@ -86,6 +109,10 @@ impl Places {
         let names = self.usual.iter().map(untrusted::name);
         format!("looked in {}", names.collect::<Vec<_>>().join(", "))
     }
+}
+
+fn refused(path: &Path, refusal: &Refusal) -> String {
+    format!("load {}: {}", untrusted::name(path), refusal.text(path, |path| untrusted::name(path)))
 }
 
 /// The text of `dio --version`: the version, and what this program has. Other commands do not look
@@ -114,8 +141,14 @@ fn version_text(places: &Places, rados: &str, is_static: bool) -> String {
     let preload = match places.find() {
         Ok(path) if path.is_file() => untrusted::name(&path),
         Ok(path) => format!("not found (looked in {})", untrusted::name(&path)),
-        Err(_) if places.named.is_some() => "not taken from the caller".to_owned(),
-        Err(_) => format!("not found ({})", places.looked_in()),
+        Err(_) if places.named.is_some() && places.is_privileged => {
+            "not taken from the caller".to_owned()
+        }
+        Err(why) if places.named.is_some() => format!("not used ({why})"),
+        Err(_) => match places.search() {
+            Err(others) if !others.is_empty() => format!("not used ({})", others.join("; ")),
+            _ => format!("not found ({})", places.looked_in()),
+        },
     };
     let mut lines = vec![
         version.to_owned(),
@@ -173,8 +206,8 @@ mod tests {
         assert!(lines[2].starts_with("preload: not found (looked in /opt/lib/diopter/"), "{text}");
         assert_eq!(lines[3], "rados: not in this build");
         assert_eq!(lines[4], "static: this program contains its C library, and comes with neither");
-        let found = version_text(&places(Some("/proc/self/exe"), false), "librados 3.0.0", false);
-        assert!(found.ends_with("preload: /proc/self/exe\nrados: librados 3.0.0"), "{found}");
+        let found = version_text(&places(Some("/bin/sh"), false), "librados 3.0.0", false);
+        assert!(found.ends_with("preload: /bin/sh\nrados: librados 3.0.0"), "{found}");
         let absent = version_text(&places(Some("/no/lib.so"), false), "", false);
         assert!(absent.contains("preload: not found (looked in /no/lib.so)\n"), "{absent}");
         let refused = version_text(&places(Some("/no/lib.so"), true), "", false);

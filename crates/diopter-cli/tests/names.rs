@@ -1,6 +1,8 @@
 //! Names and files of another user, where root runs `dio`: none of them decides which file is
 //! written, which configuration is read, and which library is loaded.
 
+#[path = "names/library.rs"]
+mod library;
 #[path = "names/outputs.rs"]
 mod outputs;
 
@@ -47,6 +49,14 @@ impl Ground {
         let path = self.root.path().join(name);
         fs::write(&path, vec![b'R'; 4 << 20]).unwrap();
         set(&path, 0o600);
+        path
+    }
+
+    /// Makes a file of the other user.
+    fn theirs(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.open.join(name);
+        fs::write(&path, content).unwrap();
+        give(&path);
         path
     }
 }

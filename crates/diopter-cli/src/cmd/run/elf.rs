@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use diopter_os::trust::open_document;
 use object::elf::{self, PT_INTERP};
 use object::read::elf::ProgramHeader;
 use object::{Architecture, Object, ObjectSection, ReadCache, ReadRef};
@@ -26,7 +27,7 @@ impl Elf {
     /// # Errors
     /// Those of reading.
     pub fn read(path: &Path) -> io::Result<Option<Elf>> {
-        let cache = ReadCache::new(File::open(path)?);
+        let cache = ReadCache::new(open_document(path)?);
         let Ok(file) = object::File::parse(&cache) else { return Ok(None) };
         let interpreter = match &file {
             object::File::Elf64(elf) => {

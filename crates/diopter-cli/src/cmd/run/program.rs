@@ -1,13 +1,14 @@
 //! Finds the program, and refuses one that the library cannot change.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use diopter::Errno;
+use diopter_os::trust::open_document;
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat};
 
 use super::elf::Elf;
@@ -124,7 +125,7 @@ fn is_privileged(path: &Path) -> bool {
 /// Returns the interpreter that the first line of a script names.
 fn interpreter_of_script(path: &Path) -> io::Result<Option<PathBuf>> {
     let mut start = Vec::new();
-    File::open(path)?.take(LINE_MAX).read_to_end(&mut start)?;
+    open_document(path)?.take(LINE_MAX).read_to_end(&mut start)?;
     let Some(line) = start.strip_prefix(b"#!") else { return Ok(None) };
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let mut words = line.split(|byte| [b' ', b'\t'].contains(byte)).filter(|word| !word.is_empty());
