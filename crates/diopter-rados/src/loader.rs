@@ -10,6 +10,7 @@
 mod done;
 mod library;
 mod room;
+mod conf;
 mod cluster;
 mod pool;
 mod write_op;

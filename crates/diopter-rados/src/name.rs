@@ -1,5 +1,5 @@
-//! Names of striped objects on a command line: `rados:[CONF!]POOL[@NAMESPACE]/NAME`. Only text; no
-//! cluster is asked.
+//! Names of striped objects on a command line: `rados:[CONF!]POOL[@NAMESPACE]/NAME`. No cluster is
+//! asked; a local file of the same name is an error.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Write};
@@ -30,15 +30,30 @@ impl Name {
     /// Parses a name; `None` if it does not start with `rados:`.
     ///
     /// # Errors
-    /// Fails if a part is missing or empty, or an escape is not one.
+    /// Fails if a part is missing or empty, or an escape is not one; and if a local file has the
+    /// name, which a pattern of the shell finds: its owner does not decide which configuration is
+    /// read.
     pub fn parse(text: &OsStr) -> Option<Result<Name, Error>> {
         let rest = text.as_bytes().strip_prefix(PREFIX)?;
+        if is_local(text) {
+            let name = shown(text.as_bytes());
+            let error = Error::invalid(format!("{name}: a local file has this name"));
+            return Some(Err(error.advise("write ./rados:... for the file, or rename it")));
+        }
         Some(parts(rest).map_err(|why| {
             let name = shown(text.as_bytes());
             Error::invalid(format!("{name}: {why}"))
                 .advise("write rados:[CONF!]POOL[@NAMESPACE]/NAME")
         }))
     }
+}
+
+/// Returns true unless it is certain that no local file has a name.
+fn is_local(text: &OsStr) -> bool {
+    let found = std::path::Path::new(text).symlink_metadata();
+    let none = [libc::ENOENT, libc::ENOTDIR, libc::ENAMETOOLONG, libc::EINVAL];
+    // EINVAL is also that of the standard library, for a zero byte.
+    !found.is_err_and(|error| error.raw_os_error().is_none_or(|number| none.contains(&number)))
 }
 
 fn parts(text: &[u8]) -> Result<Name, &'static str> {

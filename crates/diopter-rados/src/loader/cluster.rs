@@ -1,19 +1,16 @@
 //! The connection to a cluster.
 
 use std::ffi::CString;
-use std::fs::{File, OpenOptions};
-use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::conf::{Conf, KEPT, text};
 use super::library::{Handle, Library, c_string, checked};
 use super::room::Room;
-use crate::error::{Error, ErrorKind, shown};
+use crate::error::{Error, shown};
 
 /// Bytes of the text of an option that is a number, with room for others.
 const OPTION_BYTES_MAX: usize = 256;
@@ -24,7 +21,7 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
 /// How to connect.
 #[derive(Clone, Debug)]
 pub struct Connect {
-    /// The configuration; `None` for the first of `$CEPH_CONF`, `/etc/ceph/ceph.conf` and
+    /// The configuration, which another user must not own or write to; `None` for the first of `$CEPH_CONF`, `/etc/ceph/ceph.conf` and
     /// `~/.ceph/ceph.conf` that exists. Ceph's tools would also read `ceph.conf` in the current
     /// directory, which is another user's file as often as not.
     pub conf: Option<PathBuf>,
@@ -87,12 +84,12 @@ impl Cluster {
         let conf = Conf::open(how.conf.as_deref())?;
         let mut connection = Connection::create(library, &how.user)?;
         connection.read(&conf)?;
-        connection.set("client_mount_timeout", how.connect_timeout)?;
+        connection.set_time("client_mount_timeout", how.connect_timeout)?;
         for option in ["rados_mon_op_timeout", "rados_osd_op_timeout"] {
             // Without one, an operation waits for ever: 0, or 0.000000 in older releases.
             let set = connection.get(option)?;
             if set.parse::<f64>().is_ok_and(|seconds| seconds == 0.0) {
-                connection.set(option, how.operation_timeout)?;
+                connection.set_time(option, how.operation_timeout)?;
             }
         }
         connection.operation_timeout = bound_of(&connection.get("rados_osd_op_timeout")?);
@@ -130,7 +127,27 @@ impl Connection {
         Ok(Connection { library: library.clone(), handle, room, operation_timeout: None })
     }
 
+    /// Reads the configuration, but not the options of [`KEPT`].
     fn read(&self, conf: &Conf) -> Result<(), Error> {
+        let is_known = |error: &Error| error.errno() != Some(libc::ENOENT);
+        let mut kept = Vec::new();
+        for option in KEPT {
+            match self.get(option) {
+                Ok(value) => kept.push((option, value)),
+                // Of another release.
+                Err(error) if !is_known(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let set_back = || kept.iter().try_for_each(|(option, value)| self.set(option, value));
+        // What is set so prevails over a file that is read later: reading would already open a log.
+        set_back()?;
+        self.read_file(conf)?;
+        // In releases in which the last one prevails.
+        set_back()
+    }
+
+    fn read_file(&self, conf: &Conf) -> Result<(), Error> {
         let what = || format!("read the configuration {}", text(&conf.path));
         // By its descriptor: librados takes a list of paths, so that blanks and commas divide one.
         let descriptor = CString::new(format!("/proc/self/fd/{}", conf.file.as_raw_fd()))
@@ -161,10 +178,15 @@ impl Connection {
     }
 
     /// Sets an option that is a time, in whole seconds as every release takes it.
-    fn set(&self, option: &str, value: Duration) -> Result<(), Error> {
+    fn set_time(&self, option: &str, value: Duration) -> Result<(), Error> {
         let seconds = value.as_secs() + u64::from(value.subsec_nanos() > 0);
+        self.set(option, &seconds.max(1).to_string())
+    }
+
+    /// Sets an option.
+    fn set(&self, option: &str, value: &str) -> Result<(), Error> {
         let name = c_string("option", option.as_bytes())?;
-        let value = c_string("value", seconds.max(1).to_string().as_bytes())?;
+        let value = c_string("value", value.as_bytes())?;
         // SAFETY: both strings are copied before the function returns.
         let code = unsafe {
             (self.library.functions.rados_conf_set)(self.handle, name.as_ptr(), value.as_ptr())
@@ -177,60 +199,6 @@ impl Connection {
 fn bound_of(text: &str) -> Option<Duration> {
     let bound = Duration::try_from_secs_f64(text.parse().ok()?).ok()?;
     (!bound.is_zero()).then_some(bound)
-}
-
-/// An open configuration.
-struct Conf {
-    path: PathBuf,
-    file: File,
-}
-
-impl Conf {
-    fn open(path: Option<&Path>) -> Result<Conf, Error> {
-        if let Some(path) = path {
-            return Conf::at(path).map_err(|error| Conf::failure(path, &error));
-        }
-        for path in places() {
-            match Conf::at(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(Conf::failure(&path, &error)),
-                Ok(conf) => return Ok(conf),
-            }
-        }
-        let tried = places().map(|place| text(&place)).collect::<Vec<_>>().join(", ");
-        Err(Error::new(
-            ErrorKind::Os(libc::ENOENT),
-            format!("read the configuration: none of {tried} exists"),
-        )
-        .advise("name one"))
-    }
-
-    fn at(path: &Path) -> io::Result<Conf> {
-        // Not blocking: the open of a FIFO would wait for a writer.
-        let nonblock = libc::O_NONBLOCK | libc::O_NOCTTY;
-        let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        Ok(Conf { path: path.to_owned(), file })
-    }
-
-    fn failure(at: &Path, error: &io::Error) -> Error {
-        Error::system(format!("read the configuration {}", text(at)), error)
-    }
-}
-
-fn places() -> impl Iterator<Item = PathBuf> {
-    let variable = std::env::var_os("CEPH_CONF").map(PathBuf::from);
-    // A relative one would be below the current directory.
-    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-    let home = home.map(|home| home.join(".ceph/ceph.conf"));
-    [variable, Some(PathBuf::from("/etc/ceph/ceph.conf")), home].into_iter().flatten()
-}
-
-/// A path in a message.
-fn text(path: &Path) -> String {
-    shown(path.as_os_str().as_bytes())
 }
 
 #[cfg(test)]
