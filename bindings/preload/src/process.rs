@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use diopter_os::fork;
-use rustix::process::{Pid, getpid};
+use diopter_os::ids;
 
 use crate::config;
 use crate::files::Files;
@@ -16,7 +16,7 @@ use crate::uncached::{Streams, Todo};
 /// The state of one process.
 pub struct Process {
     generation: u64,
-    id: Pid,
+    id: i32,
     files: Mutex<Files>,
     streams: Mutex<Streams>,
     /// Signalled at the end of a wait for a write-back.
@@ -36,7 +36,7 @@ impl Process {
         loop {
             match place.get() {
                 Some(known) if known.generation == generation => {
-                    return (known.id == getpid()).then_some(*known);
+                    return (known.id == ids::process()).then_some(*known);
                 }
                 Some(parent) => {
                     // Another thread of the parent had them at the fork: they stay unknown.
@@ -48,7 +48,7 @@ impl Process {
                     let streams = if is_all { Streams::with_room() } else { Streams::default() };
                     let new = Process {
                         generation,
-                        id: getpid(),
+                        id: ids::process(),
                         files: Mutex::new(Files::inheriting(std::mem::take(&mut inherited))),
                         streams: Mutex::new(streams),
                         written_back: Condvar::new(),

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use diopter_os::ids::effective_user;
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::process::geteuid;
 
 use crate::real;
 
@@ -91,7 +91,7 @@ fn open(path: &Path) -> Option<File> {
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let stat = rustix::fs::fstat(&file).ok()?;
     let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    let is_private = stat.st_mode & 0o077 == 0 && stat.st_uid == geteuid().as_raw();
+    let is_private = stat.st_mode & 0o077 == 0 && stat.st_uid == effective_user();
     (is_regular && is_private && stat.st_nlink == 1).then(|| File::from(file))
 }
 

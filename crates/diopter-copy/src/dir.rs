@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use diopter::Errno;
 use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
+use diopter_os::ids::effective_user;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -316,8 +317,8 @@ impl Entry {
         let user = rustix::fs::fstat(&dir.fd).map_err(|errno| failed(errno.into()))?.st_uid;
         // mkdirat(2) returns no descriptor. Another directory that was moved to the name since must
         // not get the permissions of this one; an empty one of ours is as good.
-        let is_ours = user == rustix::process::geteuid().as_raw()
-            || user == self.dir.user_of_new_files().map_err(failed)?;
+        let is_ours =
+            user == effective_user() || user == self.dir.user_of_new_files().map_err(failed)?;
         let names = rustix::fs::openat(&dir.fd, ".", OFlags::DIRECTORY, Mode::empty());
         let is_empty = names
             .map_err(Errno::from)
@@ -408,8 +409,7 @@ impl Entry {
     pub fn is_own(&self, inode: &Inode) -> Result<bool, Errno> {
         let found = &inode.metadata;
         let user = found.uid();
-        let is_ours =
-            user == rustix::process::geteuid().as_raw() || user == self.dir.user_of_new_files()?;
+        let is_ours = user == effective_user() || user == self.dir.user_of_new_files()?;
         // The umask or an access list of the directory may have removed more.
         let is_closed = found.is_symlink() || found.mode() & 0o7777 & !NEW_MODE.bits() == 0;
         Ok(is_ours && is_closed && found.nlink() == 1)

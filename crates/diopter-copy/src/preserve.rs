@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use diopter::Errno;
 use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
+use diopter_os::ids::effective_user;
 use diopter_text::untrusted;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 
@@ -121,12 +122,12 @@ impl Preserve {
 
     /// Returns true if a copy gets another owner than the user of this process.
     pub fn gives_away(&self, source: &Metadata) -> bool {
-        self.has(Attribute::Ownership) && source.uid() != rustix::process::geteuid().as_raw()
+        self.has(Attribute::Ownership) && source.uid() != effective_user()
     }
 
     /// Returns the other user that root gives a copy to.
     pub fn given_to(&self, source: &Metadata) -> Option<u32> {
-        let can_give = rustix::process::geteuid().is_root();
+        let can_give = diopter_os::ids::is_root();
         (can_give && self.gives_away(source)).then(|| source.uid())
     }
 

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use diopter_os::ids::effective_user;
 use rustix::fs::OFlags;
 
 use crate::error::LabError;
@@ -25,7 +26,7 @@ pub fn make(path: &Path) -> Result<(), LabError> {
 /// Checks that a directory is this user's and that no other user may write to it; of root's, that
 /// no other user may rename a directory above it either.
 pub fn check(path: &Path) -> Result<(), LabError> {
-    let user = rustix::process::geteuid();
+    let user = effective_user();
     let refused = |path: &Path, why: String| {
         let shown = path.display();
         Err(LabError::Choice(format!(
@@ -35,13 +36,13 @@ pub fn check(path: &Path) -> Result<(), LabError> {
     let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();
     let opened = File::options().read(true).custom_flags(flags).open(path);
     let found = opened.and_then(|file| file.metadata()).map_err(LabError::file("open", path))?;
-    if found.uid() != user.as_raw() {
+    if found.uid() != user {
         return refused(path, format!("its owner is user {}", found.uid()));
     }
     if found.mode() & OTHERS_WRITE != 0 {
         return refused(path, "other users may write to it (chmod go-w)".to_owned());
     }
-    for above in path.ancestors().skip(1).filter(|_| user.is_root()) {
+    for above in path.ancestors().skip(1).filter(|_| user == 0) {
         let found = above.symlink_metadata().map_err(LabError::file("look up", above))?;
         let is_open = found.mode() & OTHERS_WRITE != 0 && found.mode() & STICKY == 0;
         if found.uid() != 0 || is_open {
@@ -66,7 +67,7 @@ pub fn read(path: &Path, digest: Option<&str>) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     file.take(FILE_MAX).read_to_end(&mut content)?;
     match digest {
-        Some(_) if found.uid() != rustix::process::geteuid().as_raw() => {
+        Some(_) if found.uid() != effective_user() => {
             Err(io::Error::other(format!("its owner is user {}", found.uid())))
         }
         Some(digest) if blake3::hash(&content).to_hex().as_str() != digest => {
@@ -81,9 +82,8 @@ pub fn read_own(path: &Path) -> Option<Vec<u8>> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
     let found = file.metadata().ok()?;
-    let is_own = found.is_file()
-        && found.uid() == rustix::process::geteuid().as_raw()
-        && found.mode() & OTHERS_WRITE == 0;
+    let is_own =
+        found.is_file() && found.uid() == effective_user() && found.mode() & OTHERS_WRITE == 0;
     let mut content = Vec::new();
     is_own.then(|| file.take(FILE_MAX).read_to_end(&mut content).ok()).flatten()?;
     Some(content)

@@ -20,7 +20,7 @@ const UNPRIVILEGED: u32 = 65_534;
 /// `spawn` fails with ESRCH if the parent is gone before the program runs, and with the kernel's
 /// error if the processor does not exist.
 pub fn bind_to_parent(command: &mut Command, cpu: Option<usize>) -> &mut Command {
-    let parent = rustix::process::getpid();
+    let parent = crate::ids::process();
     let cpus = cpu.map(|cpu| {
         let mut cpus = CpuSet::new();
         cpus.set(cpu);
@@ -31,10 +31,10 @@ pub fn bind_to_parent(command: &mut Command, cpu: Option<usize>) -> &mut Command
     unsafe { command.pre_exec(move || prepare(parent, cpus.as_ref())) }
 }
 
-fn prepare(parent: Pid, cpus: Option<&CpuSet>) -> io::Result<()> {
+fn prepare(parent: i32, cpus: Option<&CpuSet>) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // The parent may have died before the line above: then no signal will come.
-    if rustix::process::getppid() != Some(parent) {
+    if Pid::as_raw(rustix::process::getppid()) != parent {
         return Err(rustix::io::Errno::SRCH.into());
     }
     if let Some(cpus) = cpus {
@@ -51,7 +51,7 @@ pub fn confine(
     cpu: Option<usize>,
     files: Vec<Arc<OwnedFd>>,
 ) -> &mut Command {
-    if rustix::process::geteuid().is_root() {
+    if crate::ids::is_root() {
         // Set before `bind_to_parent`, because a change of user resets its setting.
         command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     }
@@ -198,8 +198,8 @@ mod tests {
         command.args(["-c", &script]);
         let output = confine(&mut command, None, vec![Arc::new(file.into())]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        let user = rustix::process::geteuid();
-        let user = if user.is_root() { UNPRIVILEGED } else { user.as_raw() };
+        let user = crate::ids::effective_user();
+        let user = if user == 0 { UNPRIVILEGED } else { user };
         assert_eq!(text, format!("content {user}\nNoNewPrivs:\t1\n"));
     }
 

@@ -32,12 +32,6 @@ pub struct Document {
     pub names: u64,
 }
 
-/// Returns the effective user id of this process.
-#[must_use]
-pub fn effective_user() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
 impl Document {
     /// Reads an open file from its current position to its end.
     ///

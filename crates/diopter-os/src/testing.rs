@@ -204,6 +204,16 @@ pub fn refuse_limits(errno: Errno) -> io::Result<()> {
     refuse_calls(&[libc::SYS_prlimit64, libc::SYS_getrlimit, libc::SYS_setrlimit], errno)
 }
 
+/// Makes the kernel fail every later call for the user, the group and the number of this process
+/// with `errno`. It cannot be undone.
+///
+/// # Errors
+/// Fails as seccomp does.
+pub fn refuse_ids(errno: Errno) -> io::Result<()> {
+    let calls = [libc::SYS_getuid, libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getpid];
+    refuse_calls(&calls, errno)
+}
+
 /// Makes the kernel fail every later `fallocate` and `madvise` of this process with `errno`: hints
 /// for the kernel. It cannot be undone.
 ///

@@ -19,8 +19,9 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::retry_on_intr;
 
-use crate::dir::{effective_user, errno_of};
+use crate::dir::errno_of;
 use crate::errno::Errno;
+use crate::ids::effective_user;
 
 /// Write permission of the group and of others. Those of an access control list show in the bits of
 /// the group.

@@ -40,7 +40,7 @@ pub fn say(line: &str) {
 
 /// True for a process of root.
 pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    diopter_os::ids::is_root()
 }
 
 /// Returns true if io_uring works here; skips otherwise.

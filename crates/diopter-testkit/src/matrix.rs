@@ -11,6 +11,9 @@ use diopter_core::prng::Prng;
 use crate::env;
 use crate::watched::Ended;
 
+/// Sets how many cells are drawn by the seed.
+const CELLS: &str = "DIOPTER_CELLS";
+
 /// Names a part of a cell's name: only cells whose name contains the text are run, all of them.
 const CHECK: &str = "DIOPTER_CHECK";
 
@@ -39,11 +42,11 @@ pub enum Outcome {
     /// An error that names what failed. The old content is there where it is promised, and nothing
     /// is left behind.
     Error,
-    /// What no door may do, with all there is to say.
+    /// Something that a door must not do, with all there is to say.
     Fault(Fault, String),
 }
 
-/// What no door may do.
+/// Something that a door must not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// Status 0 and wrong bytes, or a wrong statement about bytes.
@@ -129,8 +132,9 @@ impl Matrix {
         Matrix { name, failed_once, outcomes: Mutex::new(Vec::new()) }
     }
 
-    /// The cells to run: those that failed once, and `count` others by the seed; all of them in a
-    /// soak; with `DIOPTER_CHECK` those whose name contains its text. They keep their order.
+    /// The cells to run: those that failed once, and `count` by the seed, or as many as
+    /// `DIOPTER_CELLS` says; all of them in a soak; with `DIOPTER_CHECK` those whose name contains
+    /// its text. They keep their order.
     ///
     /// # Panics
     /// If a cell that failed once does not exist, or if no cell is left: nothing would be tested.
@@ -139,7 +143,10 @@ impl Matrix {
         let drawn = match std::env::var(CHECK) {
             Ok(part) => cells.into_iter().filter(|cell| cell.name().contains(&part)).collect(),
             Err(_) if env::is_soak() => cells,
-            Err(_) => self.drawn_by(cells, count, env::seed()),
+            Err(_) => {
+                let count = env::number(CELLS).map_or(count, to_count);
+                self.drawn_by(cells, count, env::seed())
+            }
         };
         assert!(!drawn.is_empty(), "{}: no cell has the text of {CHECK} in its name", self.name);
         drawn
@@ -226,6 +233,10 @@ fn verdict(outcomes: &[(Cell, Outcome)]) -> Result<(), String> {
         "{count} of {of} cells failed; DIOPTER_SEED={seed} repeats them, and {CHECK}=NAME one of \
          them:\n{list}"
     ))
+}
+
+fn to_count(number: u64) -> usize {
+    usize::try_from(number).expect("a few thousand")
 }
 
 /// A table in Markdown: a row for each door, a column for each outcome that occurred.

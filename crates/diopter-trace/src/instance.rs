@@ -210,7 +210,7 @@ fn tracefs() -> Result<(PathBuf, Option<OwnedFd>), TraceError> {
             let dir = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
             Ok((dir, Some(mount)))
         }
-        Err(_) if !rustix::process::geteuid().is_root() => {
+        Err(_) if !diopter_os::ids::is_root() => {
             Err(TraceError::NotRoot { missing: missing_capabilities() })
         }
         Err(errno) => Err(TraceError::NoTracefs { source: errno.into() }),

@@ -113,8 +113,8 @@ pub fn look_at_files(processes: &[u32], has_children: bool, paths: &mut Paths) {
 /// Returns true if the names of a process's files are for this user: every user's for root, else
 /// their own, whatever a capability allows.
 fn may_show(process: &Path) -> bool {
-    let own = rustix::process::geteuid();
-    own.is_root() || fs::metadata(process).is_ok_and(|metadata| metadata.uid() == own.as_raw())
+    let own = diopter_os::ids::effective_user();
+    own == 0 || fs::metadata(process).is_ok_and(|metadata| metadata.uid() == own)
 }
 
 /// Notes and returns one open file, if it is one that direct I/O or flushes go to.

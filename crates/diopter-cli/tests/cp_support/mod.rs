@@ -237,7 +237,7 @@ pub fn send(child: &Child, signal: rustix::process::Signal) {
 
 /// Returns true if this process may do what only the administrator may.
 pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    diopter_os::ids::is_root()
 }
 
 /// Sets the default access list of a directory, with an entry for user 12345 and these permissions

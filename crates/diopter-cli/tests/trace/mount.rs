@@ -18,7 +18,7 @@ pub struct Mount(machine::Mount);
 impl Mount {
     /// `None`, with a line that says why, where it can't be had.
     pub fn new() -> Option<Mount> {
-        if !rustix::process::geteuid().is_root() {
+        if !diopter_os::ids::is_root() {
             skip(Capability::Loop, "only root attaches loop devices");
             return None;
         }

@@ -35,6 +35,7 @@ use crate::stop::StopFlag;
 use crate::temporary::Temporary;
 use crate::tree::{self, Made};
 use crate::walk::{Event, Walk};
+use diopter_os::ids::effective_user;
 
 /// The value for a directory that keeps its permissions.
 const NO_MODE: u32 = u32::MAX;
@@ -384,7 +385,7 @@ impl<'a> Planner<'a> {
         let is_resumed = self.session.options.resume;
         // An interrupted run left it as it makes directories.
         let unfinished = |found: &Metadata| {
-            let is_own = found.uid() == rustix::process::geteuid().as_raw();
+            let is_own = found.uid() == effective_user();
             is_resumed && is_own && found.mode() & 0o777 == FILLING_MODE
         };
         let Made { target, is_new, mode } =

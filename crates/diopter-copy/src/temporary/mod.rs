@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use diopter::{Errno, File};
+use diopter_os::ids::effective_user;
 use diopter_os::space;
 use rustix::fs::Mode;
 
@@ -165,7 +166,7 @@ impl Temporary {
 
 /// Returns true if a file belongs to the user of this process.
 fn is_own(metadata: &Metadata) -> bool {
-    metadata.uid() == rustix::process::geteuid().as_raw()
+    metadata.uid() == effective_user()
 }
 
 /// Returns the record of a file, if it is a temporary of this user or was given away by it.

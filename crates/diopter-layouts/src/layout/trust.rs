@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use diopter_os::dir::{effective_user, errno_of};
+use diopter_os::dir::errno_of;
+use diopter_os::ids::effective_user;
 use diopter_os::{Errno, file_system, xattr};
 
 use super::{

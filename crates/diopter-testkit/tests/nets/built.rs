@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use diopter_testkit::files;
 use tempfile::TempDir;
 
-/// What the doors run.
+/// The programs and libraries of the doors.
 pub struct Built {
     pub dio: PathBuf,
     pub rust: PathBuf,

@@ -21,7 +21,7 @@ pub enum Program {
     C,
 }
 
-/// What a door makes, and how it is judged.
+/// The files that a door makes, and how it is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Makes {
     /// A new file or none, atomically.

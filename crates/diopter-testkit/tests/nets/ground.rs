@@ -14,9 +14,9 @@ use crate::built::{Built, succeeds};
 /// Bytes of a file inside the image.
 const IN_IMAGE_BYTES: usize = (1 << 20) + 4096;
 
-/// What every cell reads.
+/// The files that every cell reads.
 pub struct Sources {
-    /// The file to copy. Its length is no multiple of a block.
+    /// The file to copy. It ends within a block.
     pub file: PathBuf,
     pub bytes: Vec<u8>,
     /// The content that a target has before, of another length.

@@ -86,7 +86,7 @@ fn cells(list: &BTreeMap<String, Made>) -> Vec<Cell> {
     cells
 }
 
-/// What the cells of a run share.
+/// Things that the cells of a run share.
 struct Sandbox<'a> {
     built: &'a Built,
     sources: &'a Sources,

@@ -80,7 +80,7 @@ pub fn check(named: &TargetPath, jobs: &[Job]) -> Result<(), String> {
             }
         }
     }
-    if !rustix::process::geteuid().is_root() {
+    if !diopter_os::ids::is_root() {
         return Err("--fs makes and mounts file systems; run as root, or leave it out".to_owned());
     }
     Ok(())

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use diopter_os::ids::effective_user;
 use rustix::fs::{self as kernel, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -52,13 +53,13 @@ impl Register {
     /// directory, for other users. Returns `None` where no such directory is private; leftovers of
     /// a killed run then stay.
     pub fn open() -> Option<Register> {
-        let user = rustix::process::geteuid();
-        if user.is_root() {
+        let user = effective_user();
+        if user == 0 {
             return Register::open_in(Path::new("/run"), "diopter").ok();
         }
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
         let runtime = runtime.and_then(|path| Register::open_in(Path::new(&path), "diopter").ok());
-        let name = format!("diopter-{}", user.as_raw());
+        let name = format!("diopter-{}", user);
         runtime.or_else(|| Register::open_in(&std::env::temp_dir(), &name).ok())
     }
 
@@ -121,7 +122,7 @@ impl Register {
         }
         let found = kernel::fstat(&file)?;
         let is_record = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
-            && found.st_uid == rustix::process::geteuid().as_raw()
+            && found.st_uid == effective_user()
             // Another sweep has removed a file without a name.
             && found.st_nlink == 1;
         Ok(is_record.then(|| file.into()))
@@ -146,7 +147,7 @@ impl Entry {
 
 /// Returns true if a directory belongs to this user and is closed to all others.
 pub fn is_private(found: &kernel::Stat) -> bool {
-    found.st_uid == rustix::process::geteuid().as_raw() && found.st_mode & 0o7777 == 0o700
+    found.st_uid == effective_user() && found.st_mode & 0o7777 == 0o700
 }
 
 /// Returns the device and the inode number of an open file.

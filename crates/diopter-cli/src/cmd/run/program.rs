@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use diopter::Errno;
+use diopter_os::ids;
 use diopter_os::trust::open_document;
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat};
 
@@ -108,15 +109,15 @@ fn check_elf(name: &str, elf: &Elf, library: &Library) -> Result<(), String> {
 /// that ld.so ignores LD_PRELOAD.
 fn is_privileged(path: &Path) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return false };
-    let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
+    let (user, group) = (ids::user(), ids::group());
     if rustix::fs::statvfs(path).is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOSUID)) {
         return false;
     }
     let has = |bits| metadata.mode() & bits == bits;
-    let changes_user = has(SET_USER) && metadata.uid() != user.as_raw();
-    let changes_group = has(SET_GROUP) && metadata.gid() != group.as_raw();
+    let changes_user = has(SET_USER) && metadata.uid() != user;
+    let changes_group = has(SET_GROUP) && metadata.gid() != group;
     let mut none: [u8; 0] = [];
-    let has_capabilities = !user.is_root()
+    let has_capabilities = user != 0
         && rustix::fs::getxattr(path, "security.capability", &mut none)
             .is_ok_and(|length| length > 0);
     changes_user || changes_group || has_capabilities

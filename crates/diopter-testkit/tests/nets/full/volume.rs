@@ -28,7 +28,7 @@ const FILES_ROOM: u32 = 400;
 /// Bytes of space where space for metadata is scarce.
 const SPACE_NEXT_TO_METADATA: u64 = 16 << 20;
 
-/// What is scarce.
+/// The resource that is scarce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scarce {
     /// Blocks, by a file that takes the others.

@@ -238,7 +238,7 @@ fn a_manifest_that_others_can_write_to_is_not_followed() {
     for mode in [0o664, 0o646, 0o666] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         let expected = LayoutErrorKind::Writable { mode };
-        if rustix::process::geteuid().is_root() {
+        if diopter_os::ids::is_root() {
             assert_eq!(striped_refusal(&path), expected);
         }
         let refused = Layout::open(&path).unwrap().seal().unwrap_err();
