@@ -1,7 +1,9 @@
 //! Requests on descriptors with O_DIRECT that the kernel has refused: the engine serves them at any
 //! offset, any length and any address.
 
+use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 use diopter::engine::PlanQuery;
 use diopter::{Errno, File, Policies};
@@ -10,15 +12,15 @@ use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use crate::files::Inode;
 use crate::memory::Memory;
 use crate::process::Process;
+use crate::real;
 use crate::report::{self, Counter};
 
-/// Where a request starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
-    Offset(u64),
-    /// At the position of the descriptor, which moves.
-    Position,
-}
+/// Bytes of stack that the engine needs, twice over. A handler on an alternate stack may have less.
+const STACK_MIN: usize = if cfg!(debug_assertions) { 64 << 10 } else { 32 << 10 };
+
+/// Bytes of address space that a request of the engine needs at most, twice over. Rust ends a
+/// process that has no memory, and glibc a thread.
+const MEMORY_MIN: usize = 8 << 20;
 
 /// The position of a descriptor, which a request moves when it is done. Another thread may close
 /// the descriptor until then, and open another file, whose position must stay.
@@ -107,45 +109,66 @@ impl Taken<'_> {
     }
 }
 
-/// Serves a request.
+/// Returns true where the engine can serve a request: it has the stack and the memory for it.
+pub fn is_possible() -> bool {
+    real::has_stack(STACK_MIN) && real::has_memory(MEMORY_MIN)
+}
+
+/// Returns a descriptor with O_DIRECT, and its flags.
+pub fn flags_of<'a>(number: c_int) -> Option<(BorrowedFd<'a>, OFlags)> {
+    let fd = real::descriptor(number)?;
+    let flags = rustix::fs::fcntl_getfl(fd).ok()?;
+    let is_direct = flags.contains(OFlags::DIRECT) && !flags.contains(OFlags::PATH);
+    is_direct.then_some((fd, flags))
+}
+
+/// Returns the engine's file of a descriptor. The program asked for I/O, and not for an open: what
+/// the open fails with is the `EINVAL` that the program would have had.
 ///
 /// # Errors
-/// `EINVAL` for a descriptor without O_DIRECT, which the kernel refused for another reason; the
-/// errno of the request.
+/// `EINVAL`.
+pub fn opened(process: &Process, fd: BorrowedFd<'_>, flags: OFlags) -> Result<Arc<File>, Errno> {
+    process.files().of(fd, flags).map_err(|_| {
+        report::add(Counter::EinvalsLeft, 1);
+        Errno::EINVAL
+    })
+}
+
+/// Returns the errno of a request. Descriptors and memory are the engine's wants, which no read or
+/// write of the program has: without them it gets its `EINVAL`.
+pub fn errno_of(error: diopter::Error) -> Errno {
+    match error.errno() {
+        Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => {
+            report::add(Counter::EinvalsLeft, 1);
+            Errno::EINVAL
+        }
+        errno => errno,
+    }
+}
+
+/// Serves a request on a descriptor with O_DIRECT, at an offset or at its position, which moves.
+///
+/// # Errors
+/// `EINVAL` if the engine cannot open the file; the errno of the request.
 pub fn transfer<'a>(
     process: &Process,
-    fd: BorrowedFd<'_>,
-    at: At,
+    (fd, flags): (BorrowedFd<'_>, OFlags),
+    at: Option<u64>,
     is_write: bool,
     memory: impl FnOnce(usize) -> Result<Memory<'a>, Errno>,
 ) -> Result<usize, Errno> {
-    let flags = rustix::fs::fcntl_getfl(fd)?;
-    if !flags.contains(OFlags::DIRECT) || flags.contains(OFlags::PATH) {
-        return Err(Errno::EINVAL);
-    }
     let _serving = process.serving();
-    let served = process.files().of(fd, flags).inspect_err(|_| {
-        report::add(Counter::EinvalsLeft, 1);
-    });
-    // The program asked for I/O, not for an open: it gets the error that it would have had.
-    let served = served.map_err(|_| Errno::EINVAL)?;
-    let mut memory = memory(if is_write { usize::MAX } else { reach_of(fd, at)? })?;
-    let append = served.append && is_write;
-    let position = match at {
-        At::Position => Some(Position::of(process, fd)?),
-        At::Offset(_) => None,
-    };
+    let file = opened(process, fd, flags)?;
+    let memory = memory(if is_write { usize::MAX } else { reach_of(fd, at)? })?;
+    let append = is_write && flags.contains(OFlags::APPEND);
+    let position = if at.is_none() { Some(Position::of(process, fd)?) } else { None };
     let taken = match &position {
         Some(position) if !append => Some(Taken::new(position, memory.length())?),
         _ => None,
     };
-    let offset = match (&taken, at) {
-        (Some(taken), _) => taken.offset,
-        (None, At::Offset(offset)) => offset,
-        (None, At::Position) => 0,
-    };
-    count(&served.file, &memory, offset);
-    let moved = memory.transfer(&served.file, offset);
+    let offset = taken.as_ref().map(|taken| taken.offset).or(at).unwrap_or(0);
+    count(&file, &memory, offset);
+    let moved = memory.transfer(&file, offset).map_err(errno_of);
     match (taken, &position) {
         (Some(taken), _) => taken.settle(*moved.as_ref().unwrap_or(&0))?,
         (None, Some(position)) if moved.is_ok() => position.seek(SeekFrom::End(0))?,
@@ -156,15 +179,12 @@ pub fn transfer<'a>(
 
 /// Returns how much a read gets at most, as far as that is known: a program may name more memory
 /// than it has if the file ends before.
-fn reach_of(fd: BorrowedFd<'_>, at: At) -> Result<usize, Errno> {
+fn reach_of(fd: BorrowedFd<'_>, at: Option<u64>) -> Result<usize, Errno> {
     let stat = rustix::fs::fstat(fd)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Ok(usize::MAX);
     }
-    let start = match at {
-        At::Offset(offset) => offset,
-        At::Position => rustix::fs::seek(fd, SeekFrom::Current(0))?,
-    };
+    let start = at.map_or_else(|| rustix::fs::seek(fd, SeekFrom::Current(0)), Ok)?;
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     Ok(usize::try_from(size.saturating_sub(start)).unwrap_or(usize::MAX))
 }

@@ -7,8 +7,9 @@
 //! in any case, and just before that: a lock that is taken later stays.
 //!
 //! The program may close a descriptor of the engine by a system call that this library does not
-//! see, and open another file under its number. So a file's descriptors are looked at before it is
-//! used again, and a file that lost one of them is neither used nor closed.
+//! see, and open a file under its number: another one, or the same in another way. So a file's
+//! descriptors are looked at before it is used again, and a file that lost one of them is neither
+//! used nor closed.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,7 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use diopter::{BackendKind, EngineOptions, Errno, File, use_for_this_thread};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fcntl_getfl};
+use rustix::io::{FdFlags, fcntl_getfd};
 
 use crate::real;
 
@@ -33,7 +35,7 @@ pub struct Inode {
 
 /// How a descriptor is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Access {
+pub struct Access {
     read: bool,
     write: bool,
     append: bool,
@@ -41,35 +43,26 @@ struct Access {
     sync: bool,
 }
 
+/// A file, and how it is open.
+pub type Key = (Inode, Access);
+
 /// The engine's files of one process.
 #[derive(Default)]
 pub struct Files {
-    open: BTreeMap<(Inode, Access), Arc<File>>,
+    open: BTreeMap<Key, Arc<File>>,
     /// Files that were in use when the program closed a descriptor of theirs.
-    retired: Vec<(Inode, Arc<File>)>,
+    retired: Vec<(Key, Arc<File>)>,
     /// Descriptors of the parent's files, in a child of fork, which uses none of them. It keeps
     /// them open, because it may have locks on their files.
-    inherited: Vec<(Inode, RawFd)>,
+    inherited: Vec<(Key, RawFd)>,
     /// Those of the numbers 0, 1 and 2 that the program has closed, while requests are served.
     standard: Vec<OwnedFd>,
     /// Requests that are served.
     served: usize,
-    /// Files for whose write-back threads wait, with no lock.
-    waited: Vec<Arc<File>>,
     /// The numbers of descriptors whose positions requests will move, each with its request.
     moving: Vec<(u64, RawFd)>,
     /// Requests that have moved positions.
     moves: u64,
-}
-
-/// Requests that move positions at once, before memory is needed for more.
-const MOVING_EXPECTED: usize = 64;
-
-/// A file, and what the position of the descriptor needs.
-pub struct Served {
-    pub file: Arc<File>,
-    /// True if each write goes to the end.
-    pub append: bool,
 }
 
 impl Inode {
@@ -99,19 +92,35 @@ pub fn has_files() -> bool {
 
 impl Files {
     /// Returns those of a child of fork, with the [`Files::numbers`] of its parent.
-    pub fn inheriting(inherited: Vec<(Inode, RawFd)>) -> Files {
-        // A signal handler may begin a request while `malloc` is interrupted.
-        let moving = Vec::with_capacity(MOVING_EXPECTED);
-        Files { inherited, moving, ..Files::default() }
+    pub fn inheriting(inherited: Vec<(Key, RawFd)>) -> Files {
+        Files { inherited, ..Files::default() }
     }
 
-    /// Returns the engine's descriptors with their inodes.
-    pub fn numbers(&self) -> Vec<(Inode, RawFd)> {
-        let open = self.open.iter().map(|(key, file)| (key.0, file));
-        let files = open.chain(self.retired.iter().map(|(inode, file)| (*inode, file)));
-        let own = files
-            .flat_map(|(inode, file)| file.descriptors().map(move |fd| (inode, fd.as_raw_fd())));
-        own.chain(self.inherited.iter().copied()).filter(is_still_of).collect()
+    /// Returns the engine's descriptors, each with what it is of. The program may have closed some.
+    fn all(&self) -> impl Iterator<Item = (Key, RawFd)> {
+        let retired = self.retired.iter().map(|(key, file)| (key, file));
+        let own = self
+            .open
+            .iter()
+            .chain(retired)
+            .flat_map(|(key, file)| file.descriptors().map(move |fd| (*key, fd.as_raw_fd())));
+        own.chain(self.inherited.iter().copied())
+    }
+
+    /// Returns the engine's descriptors, for a child of fork.
+    pub fn numbers(&self) -> Vec<(Key, RawFd)> {
+        self.all().filter(is_still_of).collect()
+    }
+
+    /// Keeps descriptors open over exec if the process has locks on their files: the kernel would
+    /// release them where it closes one.
+    pub fn keep_over_exec(&self) {
+        for (_, fd) in self.numbers().into_iter().filter(|(_, fd)| has_locks(*fd)) {
+            if let Some(fd) = real::descriptor(fd) {
+                // The locks of one that fails are lost: exec goes on.
+                rustix::io::fcntl_setfd(fd, FdFlags::empty()).unwrap_or(());
+            }
+        }
     }
 
     /// Returns the file of a descriptor with these flags. The engine uses a separate descriptor,
@@ -120,7 +129,7 @@ impl Files {
     ///
     /// # Errors
     /// `EINVAL` for what is neither a regular file nor a block device; the errno of the open.
-    pub fn of(&mut self, fd: BorrowedFd<'_>, flags: OFlags) -> Result<Served, Errno> {
+    pub fn of(&mut self, fd: BorrowedFd<'_>, flags: OFlags) -> Result<Arc<File>, Errno> {
         let stat = rustix::fs::fstat(fd)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
@@ -130,11 +139,15 @@ impl Files {
         let access = Access::of(flags);
         let key = (Inode::of(&stat), access);
         if let Some(file) = self.open.remove(&key) {
-            if is_intact(key.0, &file) {
+            if is_intact(key, &file) {
                 self.open.insert(key, Arc::clone(&file));
-                return Ok(Served { file, append: access.append });
+                return Ok(file);
             }
-            end(key.0, file);
+            end(key, file);
+        }
+        // An open would break it.
+        if real::has_lease(fd) {
+            return Err(Errno::EAGAIN);
         }
         HAS_FILES.store(true, Ordering::Relaxed);
         let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
@@ -153,44 +166,20 @@ impl Files {
             return Err(Errno::EBADF);
         }
         self.open.insert(key, Arc::clone(&file));
-        Ok(Served { file, append: access.append })
+        Ok(file)
     }
 
     /// Closes the files of an inode, a descriptor of which the program closes now. One that another
     /// thread uses at this moment is closed with a later descriptor of the program.
     pub fn forget(&mut self, inode: Inode) {
-        let of_inode = |key: &(Inode, Access)| key.0 == inode;
-        while let Some(key) = self.open.keys().find(|key| of_inode(key)).copied() {
-            self.retired.extend(self.open.remove(&key).map(|file| (inode, file)));
+        while let Some(key) = self.open.keys().find(|key| key.0 == inode).copied() {
+            self.retired.extend(self.open.remove(&key).map(|file| (key, file)));
         }
-        let is_kept =
-            |(known, file): &(Inode, Arc<File>)| *known != inode || Arc::strong_count(file) > 1;
-        let (kept, ended): (_, Vec<_>) = self.retired.drain(..).partition(is_kept);
-        self.retired = kept;
-        ended.into_iter().for_each(|(inode, file)| end(inode, file));
-        let (closed, kept) = self.inherited.drain(..).partition(|(known, _)| *known == inode);
-        self.inherited = kept;
-        let closed: Vec<(Inode, RawFd)> = closed;
-        closed.iter().filter(|it| is_still_of(it)).for_each(|(_, fd)| real::close_own(*fd));
-    }
-
-    /// As [`Files::of`], for a thread that waits for the file's write-back.
-    pub fn begin_wait(&mut self, fd: BorrowedFd<'_>, flags: OFlags) -> Result<Arc<File>, Errno> {
-        let file = self.of(fd, flags)?.file;
-        self.waited.push(Arc::clone(&file));
-        Ok(file)
-    }
-
-    /// Ends a wait.
-    pub fn end_wait(&mut self, file: &Arc<File>) {
-        if let Some(at) = self.waited.iter().position(|waited| Arc::ptr_eq(waited, file)) {
-            self.waited.swap_remove(at);
-        }
-    }
-
-    /// Returns true if a thread waits for the write-back of the file that has the descriptor.
-    pub fn is_waited_for(&self, fd: RawFd) -> bool {
-        self.waited.iter().any(|file| is_of(file, fd))
+        let is_ended =
+            |(key, file): &mut (Key, Arc<File>)| key.0 == inode && Arc::strong_count(file) == 1;
+        self.retired.extract_if(.., is_ended).for_each(|(key, file)| end(key, file));
+        let closed = self.inherited.extract_if(.., |(key, _)| key.0 == inode);
+        closed.filter(is_still_of).for_each(|(_, fd)| real::close_own(fd));
     }
 
     /// Notes that a request is to move the position of a descriptor, and returns its number.
@@ -227,9 +216,7 @@ impl Files {
         }
         // The caller's dup2 closes it.
         self.inherited.retain(|(_, own)| *own != fd);
-        let open = self.open.iter().map(|(key, file)| (key.0, file));
-        let retired = self.retired.iter().map(|(inode, file)| (*inode, file));
-        let found = open.chain(retired).find(|(_, file)| is_of(file, fd)).map(|(inode, _)| inode);
+        let found = self.all().find(|(_, own)| *own == fd).map(|(key, _)| key.0);
         if let Some(inode) = found {
             self.forget(inode);
         }
@@ -238,18 +225,15 @@ impl Files {
 
     /// Returns true if the descriptor is one of the engine's.
     pub fn is_own(&self, fd: RawFd) -> bool {
-        let open = self.open.iter().map(|(key, file)| (key.0, file));
-        let retired = self.retired.iter().map(|(inode, file)| (*inode, file));
-        let own = open.chain(retired).filter(|(_, file)| is_of(file, fd)).map(|(inode, _)| inode);
-        let inherited = self.inherited.iter().filter(|(_, its)| *its == fd);
-        own.chain(inherited.map(|(inode, _)| *inode)).any(|inode| is_still_of(&(inode, fd)))
+        self.all().filter(|(_, own)| *own == fd).any(|own| is_still_of(&own))
             || self.standard.iter().any(|own| own.as_raw_fd() == fd)
     }
 
     /// Returns the engine's descriptors, in order.
     pub fn descriptors(&self) -> Vec<RawFd> {
-        let mut all: Vec<RawFd> = self.numbers().into_iter().map(|(_, fd)| fd).collect();
-        all.extend(self.standard.iter().map(AsRawFd::as_raw_fd));
+        let standard = self.standard.iter().map(AsRawFd::as_raw_fd);
+        let own = self.all().filter(is_still_of).map(|(_, fd)| fd);
+        let mut all: Vec<RawFd> = own.chain(standard).collect();
         all.sort_unstable();
         all
     }
@@ -258,8 +242,7 @@ impl Files {
     /// file of the engine under one of them would get what the program prints.
     pub fn begin_serving(&mut self) {
         self.served += 1;
-        let is_closed =
-            |fd| real::descriptor(fd).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_err());
+        let is_closed = |fd| real::descriptor(fd).is_some_and(|fd| fcntl_getfd(fd).is_err());
         if !(0..3).any(is_closed) {
             return;
         }
@@ -284,16 +267,15 @@ impl Files {
 }
 
 /// Closes a file, if no other thread uses it, and its descriptors are its own.
-fn end(inode: Inode, file: Arc<File>) {
-    if !is_intact(inode, &file) {
+fn end(key: Key, file: Arc<File>) {
+    if !is_intact(key, &file) {
         // Its numbers are of the program's files: closing it would close those.
         std::mem::forget(file);
     }
 }
 
-/// Returns true if each descriptor of a file is still of its inode.
-fn is_intact(inode: Inode, file: &File) -> bool {
-    file.descriptors().all(|fd| is_still_of(&(inode, fd.as_raw_fd())))
+fn is_intact(key: Key, file: &File) -> bool {
+    file.descriptors().all(|fd| is_still_of(&(key, fd.as_raw_fd())))
 }
 
 /// Has the engine of this thread make no descriptors: that of a ring would be in the program's
@@ -308,15 +290,17 @@ fn prepare_engine() {
     }
 }
 
-fn is_of(file: &File, fd: RawFd) -> bool {
-    file.descriptors().any(|own| own.as_raw_fd() == fd)
-}
-
-/// Returns true if the descriptor is still of the file: the program may have closed it by a system
-/// call that this library does not see.
-fn is_still_of((inode, fd): &(Inode, RawFd)) -> bool {
-    let stat = real::descriptor(*fd).map(rustix::fs::fstat);
-    stat.is_some_and(|stat| stat.is_ok_and(|stat| Inode::of(&stat) == *inode))
+/// Returns true if the descriptor is still the one that the engine opened: the program may have
+/// closed it by a system call that this library does not see. The engine has each closed by exec,
+/// and gives it no flag that changes where or when a write is done.
+fn is_still_of(((inode, access), fd): &(Key, RawFd)) -> bool {
+    let Some(fd) = real::descriptor(*fd) else { return false };
+    let is_same = fcntl_getfd(fd).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
+        && fcntl_getfl(fd).is_ok_and(|flags| {
+            let expected = Access { append: false, dsync: false, sync: false, ..*access };
+            Access::of(flags) == expected
+        });
+    is_same && rustix::fs::fstat(fd).is_ok_and(|stat| Inode::of(&stat) == *inode)
 }
 
 /// Returns true if this process has POSIX locks on the file of a descriptor. The kernel lists each

@@ -1,110 +1,50 @@
 //! The functions of libc behind the symbols of this library, and the few calls that have
 //! no safe wrapper.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use libc::{FILE, iovec, off_t, size_t, ssize_t};
-use nix::errno::Errno;
+use libc::FILE;
+use rustix::mm::{MapFlags, ProtFlags};
 
-/// `RWF_DONTCACHE` of linux/fs.h (Linux 6.14).
-const RWF_DONTCACHE: c_int = 0x80;
-
-/// `FICLONERANGE` of linux/fs.h.
-const FICLONERANGE: libc::c_ulong = 0x4020_940d;
-
-/// Declares functions that call the next definition of their symbol in the order of the linker: as
-/// a rule libc's. A symbol that is absent fails with `ENOSYS`, and its function returns -1.
+/// Calls the next definition of a symbol in the order of the linker: as a rule libc's. One that is
+/// absent fails with `ENOSYS`, and the value is -1. It is for a call of the program, with its own
+/// arguments.
 macro_rules! next {
-    ($($name:ident($($value:ident: $type:ty),*) -> $result:ty;)*) => {$(
-        /// # Safety
-        /// That of the function of the same name in libc.
-        #[allow(clippy::too_many_arguments, reason = "copy_file_range(2) has six")]
-        #[allow(non_snake_case, reason = "the names are libc's")]
-        pub unsafe fn $name($($value: $type),*) -> $result {
-            static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-            const SYMBOL: &CStr =
-                match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(symbol) => symbol,
-                    Err(_) => panic!("a symbol has no zero byte"),
-                };
-            let address = address_of(&ADDRESS, SYMBOL);
-            if address.is_null() {
-                Errno::ENOSYS.set();
-                return -1;
-            }
+    ($name:ident($($value:expr => $type:ty),*) -> $result:ty) => {{
+        static ADDRESS: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
+            std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+        let address = $crate::real::address_of(&ADDRESS, concat!(stringify!($name), "\0"));
+        if address.is_null() {
+            nix::errno::Errno::ENOSYS.set();
+            -1
+        } else {
             // SAFETY: libc's definition of the symbol has this type.
             let function = unsafe {
                 std::mem::transmute::<
-                    *mut c_void,
+                    *mut std::ffi::c_void,
                     unsafe extern "C-unwind" fn($($type),*) -> $result,
                 >(address)
             };
-            // SAFETY: the caller keeps to the contract of the function.
+            // SAFETY: the program keeps to the contract of the function.
             unsafe { function($($value),*) }
         }
-    )*};
+    }};
 }
-
-next! {
-    read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t;
-    __read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t;
-    __read_chk(fd: c_int, buf: *mut c_void, count: size_t, size: size_t) -> ssize_t;
-    pread(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t;
-    pread64(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t;
-    __pread64(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t;
-    __pread_chk(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t;
-    __pread64_chk(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t, size: size_t)
-        -> ssize_t;
-    readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
-    preadv(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t;
-    preadv64(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t;
-    preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
-    preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int)
-        -> ssize_t;
-    write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t;
-    __write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t;
-    __pwrite64(fd: c_int, buf: *const c_void, count: size_t, offset: off_t) -> ssize_t;
-    pwrite(fd: c_int, buf: *const c_void, count: size_t, offset: off_t) -> ssize_t;
-    pwrite64(fd: c_int, buf: *const c_void, count: size_t, offset: off_t) -> ssize_t;
-    writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
-    pwritev(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t;
-    pwritev64(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t;
-    pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
-    pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int)
-        -> ssize_t;
-    copy_file_range(
-        source: c_int,
-        source_offset: *mut off_t,
-        target: c_int,
-        target_offset: *mut off_t,
-        count: size_t,
-        flags: c_uint
-    ) -> ssize_t;
-    sendfile(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
-    sendfile64(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
-    close(fd: c_int) -> c_int;
-    __close(fd: c_int) -> c_int;
-    dup2(old: c_int, new: c_int) -> c_int;
-    __dup2(old: c_int, new: c_int) -> c_int;
-    dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
-    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
-    fclose(stream: *mut FILE) -> c_int;
-    _IO_fclose(stream: *mut FILE) -> c_int;
-    freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Stream;
-    freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Stream;
-}
+pub(crate) use next;
 
 /// The address of a `FILE`, as libc returns it.
 pub type Stream = isize;
 
-fn address_of(cell: &AtomicPtr<c_void>, symbol: &CStr) -> *mut c_void {
+/// Returns the address of a symbol, which ends with a zero byte, and keeps it in the cell.
+pub fn address_of(cell: &AtomicPtr<c_void>, symbol: &str) -> *mut c_void {
     let known = cell.load(Ordering::Acquire);
     if !known.is_null() {
         return known;
     }
+    let symbol = CStr::from_bytes_with_nul(symbol.as_bytes()).expect("a symbol and a zero byte");
     // SAFETY: the symbol is a string that ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, symbol.as_ptr()) };
     cell.store(found, Ordering::Release);
@@ -121,7 +61,7 @@ pub fn descriptor<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
 /// Closes a descriptor that is this library's.
 pub fn close_own(fd: c_int) {
     // SAFETY: nothing uses it: a child of fork does not use the files of its parent.
-    unsafe { close(fd) };
+    unsafe { rustix::io::close(fd) };
 }
 
 /// Writes what a stream has buffered, if it was written to. Another flush would move the position
@@ -155,61 +95,42 @@ pub fn set_cancel_state(state: c_int) -> c_int {
 /// `PTHREAD_CANCEL_DISABLE` of pthread.h.
 pub const CANCEL_DISABLE: c_int = 1;
 
-/// Writes through the page cache and has the pages dropped once they are written back. An offset of
-/// -1 is the position of the descriptor.
-///
-/// # Safety
-/// The segments and their memory are valid for reading during the call.
-pub unsafe fn write_uncached(
-    fd: c_int,
-    parts: *const iovec,
-    count: c_int,
-    offset: off_t,
-) -> ssize_t {
-    // SAFETY: this function's contract.
-    unsafe { pwritev2(fd, parts, count, offset, RWF_DONTCACHE) }
+/// Returns true if a handler that runs on an alternate stack has so many bytes of it left. Nothing
+/// else gives a thread less than that.
+pub fn has_stack(length: usize) -> bool {
+    let here = 0_u8;
+    let mut stack = libc::stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
+    // SAFETY: the call writes one such structure, a local variable.
+    let asked = unsafe { libc::sigaltstack(std::ptr::null(), &raw mut stack) };
+    let is_alternate = asked == 0 && stack.ss_flags & libc::SS_ONSTACK != 0;
+    !is_alternate || (&raw const here).addr().saturating_sub(stack.ss_sp.addr()) >= length
 }
 
-/// Makes a range of one file share the blocks of a range of another.
-pub fn clone_range(
-    (source, from): (BorrowedFd<'_>, u64),
-    (target, to): (BorrowedFd<'_>, u64),
-    length: u64,
-) -> bool {
-    /// `struct file_clone_range` of linux/fs.h.
-    #[repr(C)]
-    struct Range {
-        source: i64,
-        from: u64,
-        length: u64,
-        to: u64,
-    }
-    let range = Range { source: i64::from(source.as_raw_fd()), from, length, to };
-    // SAFETY: the request reads one such structure, which is valid during the call.
-    unsafe { libc::ioctl(target.as_raw_fd(), FICLONERANGE, &raw const range) == 0 }
+/// Returns true if the process may map so many bytes more.
+pub fn has_memory(length: usize) -> bool {
+    let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+    let mapped = unsafe { rustix::mm::mmap_anonymous(null_mut(), length, access, kind) };
+    // SAFETY: the mapping was just made, and nothing uses it.
+    mapped.is_ok_and(|base| unsafe { rustix::mm::munmap(base, length) }.is_ok())
+}
+
+/// Returns true if the descriptor has a lease on its file.
+pub fn has_lease(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: the request takes no argument.
+    let lease = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLEASE) };
+    [libc::F_RDLCK, libc::F_WRLCK].contains(&lease)
 }
 
 /// Maps the first page of a file. `None` if the file is shorter.
 pub fn map_page(file: &std::fs::File) -> Option<&'static [AtomicU64]> {
     let page = rustix::param::page_size();
-    let is_long = file.metadata().is_ok_and(|it| it.len() >= u64::try_from(page).unwrap_or(0));
-    if !is_long {
-        return None;
-    }
+    let length = u64::try_from(page).ok()?;
+    file.metadata().ok().filter(|about| about.len() >= length)?;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new shared mapping at an address of the kernel's choice aliases nothing.
-    let base = unsafe {
-        libc::mmap(
-            null_mut(),
-            page,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            0,
-        )
-    };
-    if base == libc::MAP_FAILED {
-        return None;
-    }
+    let base = unsafe { rustix::mm::mmap(null_mut(), page, access, MapFlags::SHARED, file, 0) };
+    let base = base.ok()?;
     let count = page / size_of::<AtomicU64>();
     // SAFETY: the mapping is a page, aligned, of plain bytes, never unmapped, and only ever used as
     // these atomics. `dio run` keeps the file as long as it is.

@@ -30,37 +30,34 @@ pub enum Counter {
     Bounced,
     /// Bytes of served requests through the page cache.
     Buffered,
-    /// Bytes written through the page cache that the kernel drops once they are written back.
-    WrittenUncached,
-    /// Bytes written through the page cache, then written back and dropped from it.
+    /// Bytes of files whose pages were written back and dropped behind the program's writes.
     WrittenBehind,
-    /// Bytes read through the page cache and dropped from it.
+    /// Bytes of files whose pages were dropped behind the program's reads.
     ReadBehind,
-    /// Bytes that the engine copied from file to file.
+    /// Bytes of copies that the kernel had refused.
     Copied,
-    /// Bytes that the file system copied by sharing blocks.
-    Shared,
     /// Processes that used io_uring by themselves.
     UsesUring,
     /// Processes that loaded libaio.
     UsesAio,
+    /// Processes with a seccomp filter, under which no advice was given.
+    Filtered,
 }
 
 /// The names of the counters, in the order of [`Counter`].
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 12] = [
     "einvals_avoided",
     "einvals_left",
     "aligned_bytes",
     "direct_bytes",
     "bounced_bytes",
     "buffered_bytes",
-    "written_uncached_bytes",
     "written_behind_bytes",
     "read_behind_bytes",
     "copied_bytes",
-    "shared_bytes",
     "processes_with_uring",
     "processes_with_aio",
+    "processes_with_seccomp",
 ];
 
 static COUNTERS: OnceLock<&'static [AtomicU64]> = OnceLock::new();

@@ -60,7 +60,30 @@ ways! {
 ways! {
     "numbers"
     numbers_that_are_closed_by_a_system_call "raw_closes";
+    numbers_that_the_same_file_gets "raw_closes_of_one_file";
     numbers_that_a_thread_takes "dup2_thread";
     numbers_that_a_thread_closes "close_range_thread";
     the_number_0_that_a_thread_takes "standard_thread";
+}
+
+ways! {
+    "limits"
+    locks_stay_over_exec "exec_locks";
+    a_child_that_executes_a_program_has_no_more_descriptors "exec_of_a_child";
+    a_process_without_memory_goes_on "no_memory";
+    an_alternate_stack_of_the_usual_size "alternate_stack";
+    a_lease_of_the_program "leased";
+    an_append_with_one_number_left "one_number";
+}
+
+ways! {
+    "bystander"
+    a_filter_that_refuses_calls "confined_errors";
+    a_filter_that_ends_the_program "confined_kills";
+    a_filter_that_is_begun_by_its_number "confined_by_number";
+    a_copy_leaves_one_thread "copy_threads";
+    files_that_are_closed_past_libc_are_closed "raw_closes";
+    a_program_that_was_just_written_is_executed "executed";
+    copies_of_processes_to_one_file "parts";
+    writes_next_to_a_copy "beside";
 }

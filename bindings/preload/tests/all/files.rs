@@ -8,7 +8,7 @@ use diopter_testkit::env::{Capability, is_soak, seed, skip, tried};
 use diopter_testkit::files;
 use diopter_testkit::machine::{FileSystem, Loop, Mount, loop_missing, run};
 
-use crate::support::{compiled, dio_run, text, tools};
+use crate::support::{command, compiled, dio_run, text, tools};
 
 /// Operations of one run of fsx, and of a long one.
 const OPERATIONS: u64 = 3000;
@@ -121,6 +121,31 @@ fn fsx_on_btrfs() {
     let checked = std::panic::catch_unwind(|| check(dir.path(), "btrfs"));
     run("umount", &[&at]).expect("nothing uses it");
     checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// Writes 40 MiB to a disk of which 12 MiB can be written; returns what dd prints.
+fn write_with_fsync(mount: &Mount, options: Option<&[&str]>) -> String {
+    let to = format!("of={}", mount.path().join("file").display());
+    let words = ["dd", "if=/dev/zero", &to, "bs=1M", "count=40", "conv=fsync", "status=none"];
+    let output = command(options, &words).env("LC_ALL", "C").output().expect("it runs");
+    assert!(!output.status.success(), "{options:?}");
+    text(&output)
+}
+
+/// Advice waits for the write-back, and leaves its error to the fsync.
+#[test]
+fn the_error_of_a_write_back_is_that_of_fsync() {
+    if let Some(why) = loop_missing() {
+        return skip(Capability::Loop, why);
+    }
+    let small = Mount::tmpfs(12 * MIB).expect("a file system");
+    for options in [None, Some(["--all"].as_slice())] {
+        let device = Loop::new_in(small.path(), "small", 64 * MIB).expect("a device");
+        let kind = FileSystem::Ext4 { block: 4096, extra: &["-O", "^has_journal"] };
+        let mount = Mount::on(device, kind, "rw").expect("a mount");
+        let said = write_with_fsync(&mount, options);
+        assert!(said.contains("fsync failed"), "{options:?}: {said}");
+    }
 }
 
 /// The write that meets the full disk fails with ENOSPC. A part of it may be in the file.

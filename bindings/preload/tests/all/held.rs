@@ -29,8 +29,8 @@ fn check(way: &str, is_direct: bool, options: &[&str], expected: &str) {
 }
 
 #[test]
-fn a_wait_for_a_write_back_stops_no_other_file() {
-    check("write_back", false, &["--all", "--min-size=4k"], "held: 1, stuck: 0\n");
+fn advice_that_waits_for_the_kernel_stops_no_other_file() {
+    check("advice", false, &["--all", "--min-size=1M"], "held: 1, stuck: 0\n");
 }
 
 #[test]

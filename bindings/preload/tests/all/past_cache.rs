@@ -60,6 +60,12 @@ fn cp_leaves_nothing() {
     check("cp --reflink=never from to");
 }
 
+/// Its input and output are of stdio, which reads and writes inside libc.
+#[test]
+fn sort_leaves_nothing() {
+    check("sort --parallel=1 -S 8M -T . -o to from");
+}
+
 #[test]
 fn small_writes_leave_nothing() {
     check("dd if=from of=to bs=3001 2>/dev/null");

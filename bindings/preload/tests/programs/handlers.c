@@ -32,7 +32,7 @@ static const char *path;
 static int file, calls_failed;
 
 static void handle(int signal) {
-	static char bytes[300];
+	static char bytes[300], large[30001];
 	int other;
 	(void)signal;
 	is_interrupted = 1;
@@ -40,8 +40,12 @@ static void handle(int signal) {
 	calls_failed += pwrite(file, bytes, sizeof bytes, 77) != sizeof bytes;
 	other = open(path, O_RDONLY);
 	calls_failed += read(other, bytes, sizeof bytes) != sizeof bytes;
+	/* Pieces of any size, until there is advice to give on them. */
+	for (int i = 0; i < 300; i++)
+		calls_failed += write(file, large, 30001) != 30001;
 	calls_failed += dup2(other, 100) != 100;
-	calls_failed += close(100) || close(other);
+	calls_failed += close(100) || close(other) || close(file);
+	file = open(path, O_RDWR);
 	is_interrupted = 0;
 }
 
@@ -49,7 +53,8 @@ int main(int count, char **arguments) {
 	if (count != 2)
 		return 1;
 	path = arguments[1];
-	file = open(path, O_RDWR);
+	/* What is in the page cache from before would stay there. */
+	file = open(path, O_RDWR | O_TRUNC);
 	signal(SIGUSR1, handle);
 	raise(SIGUSR1);
 	raise(SIGUSR1);

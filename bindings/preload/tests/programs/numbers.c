@@ -77,6 +77,22 @@ static void raw_closes(void) {
 	said("close", close(fd));
 }
 
+/* The same file gets those numbers, for appending. */
+static void raw_closes_of_one_file(void) {
+	char bytes[LENGTH], got[LENGTH];
+	int fd = dup2(opened(), 200);
+	memset(bytes, 'w', sizeof bytes);
+	said("pwrite", pwrite(fd, bytes, LENGTH, 5));
+	syscall(SYS_close_range, FROM, 199, 0);
+	for (int i = FROM; i < 2 * TO; i++)
+		open(path, O_RDWR | O_APPEND | (getenv("DIRECT") ? O_DIRECT : 0));
+	said("pwrite", pwrite(fd, bytes, LENGTH, 1005));
+	said("pread", pread(fd, got, LENGTH, 1005));
+	printf("%d, size %lld\n", memcmp(bytes, got, LENGTH), (long long)lseek(fd, 0, SEEK_END));
+	for (int i = FROM; i < 2 * TO; i++)
+		said("close", close(i));
+}
+
 static int other, is_range, is_done;
 
 /* Gives a file numbers that the program uses for nothing else, and closes them. */
@@ -145,7 +161,8 @@ static void standard_thread(void) {
 
 int main(int count, char **arguments) {
 	static const struct { const char *name; void (*run)(void); } all[] = {
-		{"raw_closes", raw_closes}, {"dup2_thread", thread},
+		{"raw_closes", raw_closes}, {"raw_closes_of_one_file", raw_closes_of_one_file},
+		{"dup2_thread", thread},
 		{"close_range_thread", close_range_thread},
 		{"standard_thread", standard_thread},
 	};

@@ -20,20 +20,19 @@ use crate::terminal;
 const COLUMNS_MIN: usize = 40;
 
 /// Texts of the counters that are known by name, in the order in which they are printed.
-const TEXTS: [(&str, &str); 13] = [
+const TEXTS: [(&str, &str); 12] = [
     ("einvals_avoided", "requests served that the kernel had refused with EINVAL"),
     ("einvals_left", "requests left refused: the file could not be opened a second time"),
     ("aligned_bytes", "bytes of aligned requests on O_DIRECT descriptors, passed on"),
     ("direct_bytes", "bytes served direct"),
     ("bounced_bytes", "bytes served direct through an aligned buffer"),
     ("buffered_bytes", "bytes served through the page cache"),
-    ("written_uncached_bytes", "bytes written with RWF_DONTCACHE"),
-    ("written_behind_bytes", "bytes written, written back and dropped from the page cache"),
-    ("read_behind_bytes", "bytes read and dropped from the page cache"),
-    ("copied_bytes", "bytes copied from file to file, direct"),
-    ("shared_bytes", "bytes copied by sharing blocks"),
+    ("written_behind_bytes", "bytes written to files that were advised out of the page cache"),
+    ("read_behind_bytes", "bytes read of files that were advised out of the page cache"),
+    ("copied_bytes", "bytes of copies that the kernel had refused with EINVAL"),
     ("processes_with_uring", "processes that used io_uring by themselves: not changed"),
     ("processes_with_aio", "processes that loaded libaio: not changed there"),
+    ("processes_with_seccomp", "processes with a seccomp filter: no advice from then on"),
 ];
 
 /// The file of the counters, removed at the end, in a directory that no other user can enter.
@@ -102,13 +101,14 @@ impl Counted {
             direct_bytes: of("direct_bytes"),
             bounced_bytes: of("bounced_bytes"),
             buffered_bytes: of("buffered_bytes"),
-            written_uncached_bytes: of("written_uncached_bytes"),
+            written_uncached_bytes: 0,
             written_behind_bytes: of("written_behind_bytes"),
             read_behind_bytes: of("read_behind_bytes"),
             copied_bytes: of("copied_bytes"),
-            shared_bytes: of("shared_bytes"),
+            shared_bytes: 0,
             processes_with_uring: of("processes_with_uring"),
             processes_with_aio: of("processes_with_aio"),
+            processes_with_seccomp: of("processes_with_seccomp"),
         }
     }
 }
@@ -135,20 +135,22 @@ pub struct Document {
     bounced_bytes: u64,
     /// Bytes served through the page cache.
     buffered_bytes: u64,
-    /// Bytes written with RWF_DONTCACHE.
+    /// 0: no write gets RWF_DONTCACHE any more.
     written_uncached_bytes: u64,
-    /// Bytes written, written back and dropped from the page cache.
+    /// Bytes written to files that were advised out of the page cache.
     written_behind_bytes: u64,
-    /// Bytes read and dropped from the page cache.
+    /// Bytes read of files that were advised out of the page cache.
     read_behind_bytes: u64,
-    /// Bytes copied from file to file, direct.
+    /// Bytes of copies that the kernel had refused with EINVAL.
     copied_bytes: u64,
-    /// Bytes copied by sharing blocks.
+    /// 0: the library shares no blocks any more.
     shared_bytes: u64,
     /// Processes that used io_uring by themselves: not changed.
     processes_with_uring: u64,
     /// Processes that loaded libaio: not changed there.
     processes_with_aio: u64,
+    /// Processes with a seccomp filter, of `--all`: no advice from the start of the filter on.
+    processes_with_seccomp: u64,
 }
 
 /// Returns the counters by name; `None` if no process had the library.
