@@ -27,7 +27,7 @@ use diopter_core::engine::abandoned::AbandonedWrites;
 use diopter_core::error::IoError;
 use diopter_core::outcome::Transfer;
 use diopter_core::outside::{Outside, is_inside_foreign_code};
-use diopter_core::request::{Refused, Request, RequestOp};
+use diopter_core::request::{Request, RequestOp};
 use diopter_core::sync::Arc;
 use diopter_core::units::{FileRange, to_usize};
 use diopter_os::{AnyBuf, IoBuf, OwnedBuf, OwnedBufMut, fork};

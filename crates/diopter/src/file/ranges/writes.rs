@@ -6,7 +6,7 @@ use diopter_core::error::IoError;
 use diopter_core::outcome::Transfer;
 use diopter_core::request::{FinishedRequest, Request};
 use diopter_core::units::{FileRange, to_u64, to_usize};
-use diopter_os::BufPart;
+use diopter_os::{BufPart, Errno};
 
 use crate::error::{Error, Result};
 use crate::file::File;
