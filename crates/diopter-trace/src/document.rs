@@ -283,7 +283,8 @@ pub struct Doors {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FileSummary {
-    /// Its path, or `device:inode` where no path was seen.
+    /// Its path, or `device:inode` where no path was seen. `other files` are those after the first
+    /// 16384.
     pub path: String,
     /// `ext4`, `xfs`, `raw`, ...
     pub file_system: String,

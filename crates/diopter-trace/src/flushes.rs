@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::document::PhaseLatency;
 use crate::recorder::Recorder;
 
-/// Files that are counted one by one; the flushes of further ones count together.
+/// Files that are counted one by one, of requests and of flushes; further ones count together.
 pub const FILES_MAX: usize = 1 << 14;
+/// The path of those.
+pub const OTHER_FILES: &str = "other files";
 /// Threads that are counted one by one.
 const THREADS_MAX: usize = 1 << 16;
 

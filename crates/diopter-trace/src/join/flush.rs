@@ -3,7 +3,7 @@
 
 use super::Join;
 use crate::event::{Event, FlushEvent, Inode};
-use crate::flushes::{FILES_MAX, Flush, FlushKind};
+use crate::flushes::{FILES_MAX, Flush, FlushKind, OTHER_FILES};
 use crate::model::TracedFile;
 use crate::names::FileId;
 
@@ -147,7 +147,7 @@ impl Join {
             },
             Flushed::Descriptor(number) => named(format!("descriptor {}", number.cast_signed())),
             Flushed::OfRing => named("files of io_uring".to_owned()),
-            Flushed::Other => named("other files".to_owned()),
+            Flushed::Other => named(OTHER_FILES.to_owned()),
         };
         self.flushed.iter().map(describe).collect()
     }

@@ -22,7 +22,7 @@ use flush::{Flushed, OpenFlush};
 use crate::bios::Outstanding;
 use crate::event::{Device, Event, Inode, Sectors, What};
 use crate::files::Files;
-use crate::flushes::FlushTotals;
+use crate::flushes::{FILES_MAX, FlushTotals, OTHER_FILES};
 use crate::model::{TracedBio, TracedQueue, TracedRequest};
 use crate::names::FileId;
 use crate::target::{Member, Scope};
@@ -50,7 +50,8 @@ pub struct Join {
     pub has_flushes: bool,
     pub files: Files,
     file_numbers: HashMap<FileId, usize>,
-    file_ids: Vec<FileId>,
+    /// The files by their numbers; `None` for all after the first [`FILES_MAX`].
+    file_ids: Vec<Option<FileId>>,
     threads: HashMap<u32, Thread>,
     requests: Vec<Pending>,
     bios: Vec<TracedBio>,
@@ -232,15 +233,26 @@ impl Join {
     /// The name of a file by its number.
     #[must_use]
     pub fn name_of(&self, number: usize) -> PathBuf {
-        let file = self.file_ids.get(number).copied().unwrap_or_default();
-        PathBuf::from(self.files.name(file))
+        match self.file_ids.get(number) {
+            Some(Some(file)) => PathBuf::from(self.files.name(*file)),
+            Some(None) => PathBuf::from(OTHER_FILES),
+            None => PathBuf::new(),
+        }
     }
 
     fn number_of(&mut self, file: FileId) -> usize {
-        *self.file_numbers.entry(file).or_insert_with(|| {
-            self.file_ids.push(file);
-            self.file_ids.len() - 1
-        })
+        if let Some(number) = self.file_numbers.get(&file) {
+            return *number;
+        }
+        // A program that uses ever more files does not fill the memory.
+        let number = self.file_ids.len().min(FILES_MAX);
+        if number < FILES_MAX {
+            self.file_numbers.insert(file, number);
+            self.file_ids.push(Some(file));
+        } else if self.file_ids.len() == FILES_MAX {
+            self.file_ids.push(None);
+        }
+        number
     }
 
     /// A thread looks an extent up: the file of the request that it hands down is of this

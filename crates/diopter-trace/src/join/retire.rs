@@ -7,7 +7,9 @@ use std::path::Path;
 use diopter::probe::known;
 
 use super::{Join, Pending};
-use crate::model::{Context, Door, TracedBio, TracedOp, TracedRequest};
+use crate::flushes::OTHER_FILES;
+use crate::model::{Context, Door, TracedBio, TracedFile, TracedOp, TracedRequest};
+use crate::names::FileId;
 use crate::totals::Collector;
 
 /// A request's last events come within this time of its completion: further bios of a device that
@@ -69,7 +71,10 @@ impl Join {
             let entries = counted(count, ["entry", "entries"]);
             trace.unknown.push(format!("{entries} of rings that workers of the kernel took"));
         }
-        trace.files = self.file_ids.iter().map(|file| self.files.describe(*file)).collect();
+        let others = || TracedFile { path: OTHER_FILES.to_owned(), ..TracedFile::default() };
+        let describe =
+            |file: &Option<FileId>| file.map_or_else(others, |file| self.files.describe(file));
+        trace.files = self.file_ids.iter().map(describe).collect();
         trace.unseen_files = self.files.on_btrfs();
         let is_btrfs = trace.files.iter().any(|file| file.file_system == "btrfs");
         if is_btrfs || !trace.unseen_files.is_empty() {

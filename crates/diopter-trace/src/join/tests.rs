@@ -2,6 +2,7 @@
 
 mod btrfs;
 mod durable;
+mod many;
 mod flush;
 
 use super::complete::EAGAIN;
