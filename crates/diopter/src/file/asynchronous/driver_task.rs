@@ -106,7 +106,7 @@ impl Future for DriverTask {
         this.queue.take(cx.waker(), &mut this.submissions);
         if this.registration.as_ref().is_some_and(|its| its.shard != shard()) {
             // The runtime goes from thread to thread; its futures had better not.
-            this.queue.close(&mut this.submissions);
+            this.queue.leave_thread(&mut this.submissions);
             return Poll::Pending;
         }
         let Some(mut driver) = take_driver().or_else(new_driver) else {
@@ -185,8 +185,12 @@ impl DriverTask {
 impl Drop for DriverTask {
     /// The runtime ends: its futures are going, and what the kernel has of them is waited for here.
     fn drop(&mut self) {
+        let thread = self.registration.as_ref().map(|its| its.shard);
+        if thread.is_some_and(|its| its != shard()) {
+            return self.queue.leave_thread(&mut self.submissions);
+        }
         self.queue.close(&mut self.submissions);
-        if self.registration.as_ref().is_some_and(|its| its.shard == shard())
+        if thread.is_some()
             && let Some(mut driver) = take_driver()
         {
             let mut outside = Outside::new();

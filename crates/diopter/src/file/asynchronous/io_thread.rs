@@ -81,8 +81,9 @@ impl Slice {
     /// Has the task polled again after [`FUTURE_SLICE`].
     pub fn begin(&mut self, waker: &Waker) {
         if self.0.as_ref().is_none_or(|due| due.left().is_zero()) {
-            first_io_thread().wake_after(FUTURE_SLICE, waker);
+            // Before the alarm: the task that the alarm wakes is to find no slice.
             self.0 = Some(Deadline::after(FUTURE_SLICE));
+            first_io_thread().wake_after(FUTURE_SLICE, waker);
         }
     }
 }
@@ -284,12 +285,13 @@ impl Run {
         }
     }
 
-    /// Wakes whose alarm is due, and returns when the next one is. A task has one alarm.
+    /// Wakes whose alarm is due, and returns when the next one is. A task has one alarm, the latest
+    /// that it has asked for: it has looked around when it asked.
     fn ring(&mut self, arrived: Vec<Alarm>, outside: &mut Outside) -> Option<Duration> {
         for Alarm { due, waker } in arrived {
             match self.alarms.iter_mut().find(|known| known.waker.will_wake(&waker)) {
                 Some(known) => {
-                    if due.left() < known.due.left() {
+                    if due.left() > known.due.left() {
                         known.due = due;
                     }
                     outside.drop_waker(waker);

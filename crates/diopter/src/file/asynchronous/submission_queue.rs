@@ -11,9 +11,13 @@ use tokio::runtime::{Handle, Id};
 use diopter_core::clock;
 use diopter_core::clock::Nanos;
 use diopter_core::engine::{set_reap_shared, shard};
-use diopter_core::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE, WORKER_RINGS_MAX, WORKER_WAIT_MAX};
+use diopter_core::limits::{
+    ABANDONED_WAIT_MAX, UNDRIVEN_WAIT_MAX, WORKER_IDLE, WORKER_RINGS_MAX, WORKER_WAIT_MAX,
+};
 use diopter_core::outside::Outside;
-use diopter_core::sync::{Arc, OnceLock, PerProcess, StaticMutex, Weak, lock_static};
+use diopter_core::sync::{
+    Arc, OnceLock, Ordering, PerProcess, StaticCounter, StaticMutex, Weak, lock_static,
+};
 
 use crate::file::asynchronous::io_thread::{first_io_thread, watch_submission_queues};
 use crate::file::asynchronous::operation::{Departure, Operation, Submissions};
@@ -46,6 +50,16 @@ struct State {
     is_watched: bool,
     /// The task does not serve any more.
     is_closed: bool,
+}
+
+/// Current-thread runtimes that have left an engine to a thread that they no longer run on.
+static LEFT: StaticCounter = StaticCounter::new(0);
+
+/// Returns true if a current-thread runtime may have requests in flight that no thread continues:
+/// it has left their thread, or has not run since long ago though it was woken.
+pub(super) fn are_some_left() -> bool {
+    let now = clock::now();
+    LEFT.load(Ordering::Relaxed) > 0 || all_queues().iter().any(|queue| queue.is_overdue(now))
 }
 
 impl SubmissionQueue {
@@ -198,6 +212,18 @@ impl SubmissionQueue {
         drop(driver);
         let all = submissions.arrived.drain(..).chain(arrived);
         all.for_each(|operation| first_io_thread().submit(operation));
+    }
+
+    /// The runtime goes on, or ends, on another thread than the one with its engine.
+    pub fn leave_thread(&self, submissions: &mut Submissions) {
+        LEFT.fetch_add(1, Ordering::Relaxed);
+        self.close(submissions);
+    }
+
+    fn is_overdue(&self, now: Nanos) -> bool {
+        let state = lock_static(&self.state);
+        let age = u128::from(now.since(state.since));
+        self.worker.is_none() && state.is_scheduled && age >= ABANDONED_WAIT_MAX.as_nanos()
     }
 
     /// Returns how long requests wait for their task.

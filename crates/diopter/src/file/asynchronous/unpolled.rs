@@ -15,6 +15,8 @@ use crate::file::asynchronous::AsyncDriver;
 use crate::file::asynchronous::driver::continue_here;
 use crate::file::asynchronous::io_thread::first_io_thread;
 use crate::file::asynchronous::operation::{RequestResult, overdue};
+#[cfg(feature = "tokio")]
+use crate::file::asynchronous::submission_queue::are_some_left;
 
 /// A request that no server has.
 pub(super) struct Unpolled {
@@ -54,9 +56,13 @@ impl Unpolled {
             waker.wake_by_ref();
         }
         let completed = abandoned.completed();
-        let known = self.waits.take().filter(|waits| waits.completed == completed);
+        let mut known = self.waits.take().filter(|waits| waits.completed == completed);
         if known.as_ref().is_some_and(|waits| waits.due.left().is_zero()) {
-            return Waits::Failed(overdue(&self.request));
+            if are_some_left() {
+                return Waits::Failed(overdue(&self.request));
+            }
+            // The device is slow.
+            known = None;
         }
         let is_new = known.as_ref().is_none_or(|waits| !waits.waker.will_wake(waker));
         let due = known.map_or_else(|| Deadline::after(ABANDONED_WAIT_MAX), |waits| waits.due);
@@ -101,5 +107,10 @@ fn is_left_alone() -> bool {
 
 #[cfg(not(feature = "tokio"))]
 fn is_left_alone() -> bool {
+    false
+}
+
+#[cfg(not(feature = "tokio"))]
+fn are_some_left() -> bool {
     false
 }
