@@ -19,7 +19,8 @@ use crate::engine::job::{Attached, Ended, Job, LateCopy, What, note_dropped};
 use crate::engine::pending::{self, Pending};
 use crate::engine::table::Table;
 use crate::engine::target::Target;
-use crate::engine::wait::Deadline;
+use crate::engine::this_thread::reap_this_thread;
+use crate::engine::wait::{Deadline, INODE_LOCK_SLICE};
 use crate::limits::{COMPLETION_WORKERS_MAX, REQUESTS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE};
 use crate::outside::{Outside, Panic};
 use crate::policy::CompletionPolicy;
@@ -471,7 +472,10 @@ impl Drop for Completer {
         crew.close();
         let deadline = Deadline::after(TEARDOWN_WAIT_MAX);
         while self.out > 0 && !deadline.left().is_zero() {
-            let Some(ended) = crew.take(WAIT_SLICE) else { continue };
+            // A callback may wait for what another engine of this thread has in flight.
+            let has_others = reap_this_thread(&mut outside);
+            let patience = if has_others { INODE_LOCK_SLICE } else { WAIT_SLICE };
+            let Some(ended) = crew.take(patience) else { continue };
             self.out -= 1;
             match ended.what {
                 What::Result(done, target) => note_dropped(*done, target.as_ref(), &mut outside),

@@ -13,6 +13,8 @@ use crate::engine::core::Core;
 use crate::engine::flight::BioNote;
 use crate::engine::pending::{Report, State};
 use crate::engine::target::Target;
+use crate::engine::this_thread::reap_this_thread;
+use crate::engine::wait::INODE_LOCK_SLICE;
 use crate::engine::{copies, lock, overlap, report};
 use crate::limits::{COMPLETION_SLICE, WAIT_SLICE};
 use crate::outcome::Route;
@@ -38,9 +40,15 @@ impl Core {
     /// Runs one round while completions are pending.
     #[cold]
     fn turn_watching(&mut self, wait: Wait) -> bool {
+        // A callback in a worker may wait for what another engine of this thread has in flight.
+        let has_others = self.completer.out() > 0 && reap_this_thread(&mut self.outside);
         let completer = &self.completer;
         let is_soon = completer.results_out > 0;
         let wait = if completer.returned() == 0 { wait } else { Wait::Poll };
+        let wait = match wait {
+            Wait::Block(limit) if has_others => Wait::Block(limit.min(INODE_LOCK_SLICE)),
+            wait => wait,
+        };
         // Results are back from a worker sooner than anything from the device.
         let came_back = self.turn(if is_soon { Wait::Poll } else { wait });
         let is_device_idle = self.backend.held() == 0 && !self.flight.has_backlog();
