@@ -134,11 +134,11 @@ impl Advised {
             // The end of the file.
             return self.drop_before(span.to.load(Relaxed), span, false);
         }
-        let Some((from, length)) = self.moved(offset, moved, Counter::ReadBehind) else { return };
+        let Some((from, length)) = self.moved(offset, moved) else { return };
         if span.moved.load(Relaxed) == 0 && self.is_large() {
             fadvise(self.fd, 0, None, Advice::Sequential).unwrap_or(());
         }
-        let total = span.add(from, length);
+        let total = self.add(span, (from, length), Counter::ReadBehind);
         let is_sparse = span.length() > 2 * READ_WINDOW + length;
         if crosses(total, length, if is_sparse { SPARSE_WINDOW } else { READ_WINDOW }) {
             self.drop_before(span.to.load(Relaxed) / FOLIO * FOLIO, span, false);
@@ -148,10 +148,10 @@ impl Advised {
     /// Notes what the program has written; an offset of `None` is the position.
     pub fn has_written(self, offset: Option<i64>, moved: isize) {
         let span = &self.known.written;
-        let Some((from, length)) = self.moved(offset, moved, Counter::WrittenBehind) else {
+        let Some((from, length)) = self.moved(offset, moved) else {
             return;
         };
-        let total = span.add(from, length);
+        let total = self.add(span, (from, length), Counter::WrittenBehind);
         if crosses(total, length, UNWAITED_MAX) {
             self.drop_before(span.to.load(Relaxed) / FOLIO * FOLIO, span, true);
         } else if crosses(total, length, WRITE_WINDOW) && self.is_large() {
@@ -161,14 +161,24 @@ impl Advised {
     }
 
     /// Returns where the bytes that were just moved start, and how many they are.
-    fn moved(self, offset: Option<i64>, moved: isize, counter: Counter) -> Option<(u64, u64)> {
+    fn moved(self, offset: Option<i64>, moved: isize) -> Option<(u64, u64)> {
         let length = u64::try_from(moved).ok().filter(|length| *length > 0)?;
         let from = match offset {
             Some(offset) => u64::try_from(offset).ok()?,
             None => seek(self.fd, SeekFrom::Current(0)).ok()?.checked_sub(length)?,
         };
-        report::add(counter, if self.is_large() { length } else { 0 });
         Some((from, length))
+    }
+
+    /// Adds bytes to a span, counts them once the file is large, and returns how many it had in
+    /// all.
+    fn add(self, span: &Span, (from, length): (u64, u64), counter: Counter) -> u64 {
+        let was_large = self.is_large();
+        let total = span.add(from, length);
+        if self.is_large() {
+            report::add(counter, if was_large { length } else { total });
+        }
+        total
     }
 
     fn is_known(self) -> bool {

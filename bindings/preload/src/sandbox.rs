@@ -10,6 +10,9 @@ use crate::report::{self, Counter};
 /// True from the start if a filter was inherited, or if that is not known.
 static IS_FILTERED: AtomicBool = AtomicBool::new(true);
 
+/// True once the program began a filter.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
 /// Reads if a filter was inherited. Called when the library is loaded.
 pub fn load() {
     let is_all = config::get().is_some_and(|config| config.all);
@@ -25,6 +28,11 @@ pub fn load() {
 /// Returns true if a filter may be in force.
 pub fn is_filtered() -> bool {
     IS_FILTERED.load(Ordering::Relaxed)
+}
+
+/// Returns true if the program itself has begun a filter.
+pub fn has_begun() -> bool {
+    HAS_BEGUN.load(Ordering::Relaxed)
 }
 
 /// Makes a system call of the program, with this number and this first argument. If it begins a
@@ -43,8 +51,11 @@ pub fn around<R: Into<c_long> + Copy>(
     };
     let was_filtered = !begins || IS_FILTERED.swap(true, Ordering::SeqCst);
     let result = call();
+    let is_filtered = result.into() >= 0;
+    if begins && is_filtered {
+        HAS_BEGUN.store(true, Ordering::Relaxed);
+    }
     if !was_filtered {
-        let is_filtered = result.into() >= 0;
         IS_FILTERED.store(is_filtered, Ordering::Relaxed);
         report::add(Counter::Filtered, u64::from(is_filtered));
     }

@@ -37,7 +37,9 @@ static LOAD: extern "C" fn() = {
 static END: extern "C" fn() = {
     extern "C" fn end() {
         advice::end_range(0, u32::MAX);
-        report::note_foreign();
+        if !sandbox::has_begun() {
+            report::note_foreign();
+        }
     }
     end
 };

@@ -1,5 +1,6 @@
 //! The file of the counters of `dio run --report`: private, and trusted only as `dio run` made it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::process::Command;
 use diopter_testkit::env::is_root;
 use diopter_testkit::files;
 
-use crate::support::{built, dio_run, text};
+use crate::support::{built, compiled, dio_run, make_cold, text};
 
 const FILE_BYTES: usize = 64 << 10;
 
@@ -96,6 +97,41 @@ fn the_file_is_in_a_private_directory_and_both_are_removed() {
     assert_eq!(lines.next(), Some("700"), "{said}");
     assert!(Path::new(lines.next().expect("its name")).starts_with(dir.path()), "{said}");
     assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 0);
+}
+
+/// Runs a program under `--all`, and returns the document.
+fn document_of(words: &[&OsStr]) -> String {
+    let dir = files::dir();
+    let out = dir.path().join("out.json");
+    let mut command = dio_run(&["--all", "--json-out", out.to_str().expect("UTF-8")]);
+    let output = command.args(words).output().expect("it runs");
+    assert!(output.status.success(), "{}", text(&output));
+    fs::read_to_string(&out).expect("it was written")
+}
+
+#[test]
+fn the_document_has_what_was_advised() {
+    let dir = files::dir();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::write(&from, vec![7; 3 << 20]).expect("a file");
+    make_cold(&from);
+    let document =
+        document_of(&["cp".as_ref(), "--reflink=never".as_ref(), from.as_ref(), to.as_ref()]);
+    for name in ["read_behind_bytes", "written_behind_bytes"] {
+        assert!(document.contains(&format!("\"{name}\": {},", 3 << 20)), "{document}");
+    }
+    assert!(document.contains("\"processes_with_seccomp\": 0"), "{document}");
+}
+
+#[test]
+fn the_document_counts_programs_with_a_filter() {
+    let Some(program) = compiled("bystander", &[]) else { return };
+    let dir = files::dir();
+    let file = dir.path().join("file");
+    fs::write(&file, "").expect("a file");
+    let document = document_of(&[program.as_ref(), "confined_kills".as_ref(), file.as_ref()]);
+    assert!(document.contains("\"processes_with_seccomp\": 1"), "{document}");
+    assert!(document.contains("\"written_behind_bytes\": 0,"), "{document}");
 }
 
 #[test]
