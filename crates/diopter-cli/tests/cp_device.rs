@@ -76,6 +76,35 @@ fn a_full_disk_of_a_striped_file_is_named_with_what_its_objects_need() {
     assert_eq!((names(dir.path()), names(disk.path())), before);
 }
 
+/// Wants exit status 2, and each of `words` in the message.
+fn assert_named(output: &std::process::Output, words: &[&str]) {
+    let text = message(output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
+}
+
+#[test]
+fn a_mount_point_and_a_swap_file_as_targets_are_named_and_nothing_is_left() {
+    let Some(disk) = device_of(32 * MIB) else { return };
+    let Some(disk) = mounted(disk, EXT4) else { return };
+    let (_dir, source) = source_of(MIB);
+    let [point, swap] = ["point", "swap"].map(|name| disk.path().join(name));
+    std::fs::write(&point, "old").unwrap();
+    run("mount", &["--bind", point.to_str().unwrap(), point.to_str().unwrap()]).unwrap();
+    let output = cp(&[], &source, &point);
+    run("umount", &[point.to_str().unwrap()]).unwrap();
+    assert_named(&output, &["the target is a mount point", "unmount it"]);
+    assert_eq!(std::fs::read(&point).unwrap(), b"old");
+    make_file(&swap, 1, MIB);
+    run("chmod", &["600", swap.to_str().unwrap()]).unwrap();
+    run("mkswap", &["-q", swap.to_str().unwrap()]).unwrap();
+    run("swapon", &[swap.to_str().unwrap()]).unwrap();
+    let output = cp(&[], &source, &swap);
+    run("swapoff", &[swap.to_str().unwrap()]).unwrap();
+    assert_named(&output, &["it is in use as swap", "swapoff"]);
+    assert_eq!(names(disk.path()), ["lost+found", "point", "swap"]);
+}
+
 #[test]
 fn a_striped_copy_whose_disk_fills_up_on_the_way_fails_and_the_old_content_stays() {
     let Some(disk) = device_of(32 * MIB) else { return };

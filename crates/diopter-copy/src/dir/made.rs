@@ -114,6 +114,10 @@ impl Entry {
                 let remedy = "unmount it, or write into it with `cat SOURCE > TARGET`";
                 Failure::of_rule(what, &target.path(), cause, remedy)
             }
+            Errno::EPERM if is_swap(target) => {
+                let remedy = "end that with `swapoff`, or choose another target";
+                Failure::of_rule(what, &target.path(), "it is in use as swap", remedy)
+            }
             _ => Failure::of_errno(what, &target.path(), errno),
         })?;
         target.dir.note_made(&target.name, id);
@@ -146,6 +150,16 @@ impl Entry {
 /// sandbox. A plain rename fails too if the reason is another one.
 fn is_no_such_rename(errno: Errno) -> bool {
     matches!(errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM)
+}
+
+/// Returns true if a name is that of a file which the kernel swaps to; see proc_swaps(5).
+fn is_swap(target: &Entry) -> bool {
+    let list = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let mut paths = list.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    paths.any(|path| {
+        let found = std::fs::metadata(path.replace("\\040", " "));
+        found.is_ok_and(|found| target.is(super::id_of(&found)))
+    })
 }
 
 fn hash_of(name: &OsStr) -> u64 {
