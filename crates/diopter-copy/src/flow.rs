@@ -121,6 +121,17 @@ impl RouteTotals {
         self.why.extend(&other.why);
     }
 
+    /// Moves bytes, at most those that count as direct, to those through the page cache: the kernel
+    /// sent them there by itself.
+    pub fn note_kernel_buffered(&mut self, bytes: u64) {
+        let bytes = bytes.saturating_sub(self.buffered).min(self.direct);
+        if bytes > 0 {
+            self.direct -= bytes;
+            self.buffered += bytes;
+            self.why.insert(DetourReason::KernelBuffers.name());
+        }
+    }
+
     /// Returns the bytes of all routes.
     pub fn bytes(&self) -> u64 {
         self.direct + self.bounced + self.buffered

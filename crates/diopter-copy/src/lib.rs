@@ -48,6 +48,8 @@ mod record;
 mod preserve;
 
 mod cluster;
+mod read_from;
+
 mod observer;
 mod options;
 mod place;
@@ -72,6 +74,7 @@ mod write_behind;
 
 mod flow;
 mod shape;
+mod watched;
 
 mod tuning;
 mod pace;
@@ -107,6 +110,7 @@ pub use failure::{FailedPlace, Failure, LackingSpace, Mismatch};
 pub use observer::{Notice, Observer, Pass};
 pub use options::{Follow, Options, Reflink, Sparse, WhenThere};
 pub use preserve::{Attribute, Preserve};
+pub use read_from::{Places, ReadFrom};
 pub use report::{
     BackendReport, DepthFound, FailureReport, Report, RouteReport, VerifyReport, WayReport,
 };

@@ -7,6 +7,7 @@ use std::path::Path;
 use diopter_text::untrusted;
 
 use crate::failure::{Failure, Mismatch};
+use crate::read_from::ReadFrom;
 
 /// One pass over the bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub enum Notice<'a> {
         bytes: u64,
         /// Why.
         why: &'a str,
+        /// Where they come from: not from the page cache, if its pages were dropped before.
+        from: ReadFrom,
     },
     /// The copy does not keep what [`Options::preserve`](crate::Options::preserve) asks for.
     NotKept {
@@ -71,13 +74,13 @@ impl fmt::Display for Notice<'_> {
         match self {
             Notice::Failed(failure) => failure.fmt(f),
             Notice::Differs(mismatch) => mismatch.fmt(f),
-            Notice::Buffered { target, bytes, why } => {
+            Notice::Buffered { target, bytes, why, from } => {
                 let target = untrusted::name(target);
-                write!(
-                    f,
-                    "{bytes} bytes of {target} were read through the page cache ({why}), which \
-                     does not prove what the device holds"
-                )
+                write!(f, "{bytes} bytes of {target} were read through the page cache ({why}), ")?;
+                match from {
+                    ReadFrom::Cache => write!(f, "which does not prove what the device holds"),
+                    below => write!(f, "from {}: its pages were dropped first", below.words()),
+                }
             }
             Notice::NotKept { source, at, loses_mode } => {
                 let source = untrusted::name(source);

@@ -24,8 +24,11 @@ use crate::observer::Pass;
 use crate::options::WhenThere;
 use crate::place::{self, Existing};
 use crate::read_ahead::{FILE_THREADS, OBJECT_THREADS, Read, ReadAhead};
+use crate::read_from::ReadFrom;
+use crate::report::ReadBack;
 use crate::session::{Passed, Session};
 use crate::temporary::Unrecorded;
+use crate::watched::Watched;
 use crate::write_behind::{WRITE_THREADS, Write, WriteBehind};
 
 /// Bytes by which the size is raised at once.
@@ -154,7 +157,12 @@ fn fill(
         let read = file.read_exact_at(chunk, offset);
         read.map_err(|error| Failure::of_engine("reading back", &path, &error))
     };
-    verify(session, (&path, source.size), hash, (&read_back, FILE_THREADS))?;
+    let watched = Watched::begin(&file);
+    let back = verify(session, (&path, source.size), hash, (&read_back, FILE_THREADS))?;
+    let mut reads = RouteTotals { direct: source.size, ..RouteTotals::default() };
+    let from = watched.end(&file, &mut reads);
+    let is_direct = reads.buffered == 0;
+    back.map_or(Ok(()), |both| session.compare(&path, both, ReadBack { is_direct, from }))?;
     session.check_stop()?;
     Ok(passed_of(source.size, hash))
 }
@@ -295,7 +303,9 @@ fn write(
         return Err(Failure::of_rule("reading", input.path, cause, remedy).into());
     }
     let read_back = |offset, chunk: &mut [u8]| read_whole((object, target), offset, chunk);
-    verify(session, (target, input.size), hash, (&read_back, OBJECT_THREADS))?;
+    let back = verify(session, (target, input.size), hash, (&read_back, OBJECT_THREADS))?;
+    let read = ReadBack { is_direct: true, from: ReadFrom::Server };
+    back.map_or(Ok(()), |both| session.compare(target, both, read))?;
     Ok(passed_of(input.size, hash))
 }
 
@@ -378,17 +388,17 @@ fn pass(
     })
 }
 
-/// With `--verify`, reads what was written and compares.
+/// With `--verify`, reads what was written. Returns the hashes of the source and of the target.
 fn verify(
     session: &mut Session<'_>,
     (target, size): (&Path, u64),
     source_hash: Option<blake3::Hash>,
     read: (&Read<'_>, usize),
-) -> Step<()> {
-    let Some(source_hash) = source_hash else { return Ok(()) };
+) -> Step<Option<[blake3::Hash; 2]>> {
+    let Some(source_hash) = source_hash else { return Ok(None) };
     let target_hash = pass(session, (Pass::Verify, target, size), read, Sink::None)?;
     let target_hash = target_hash.expect("as for the source");
-    session.compare(target, [source_hash, target_hash], true)
+    Ok(Some([source_hash, target_hash]))
 }
 
 fn passed_of(size: u64, hash: Option<blake3::Hash>) -> Passed {

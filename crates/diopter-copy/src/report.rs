@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Mismatch};
 use crate::flow::RouteTotals;
+use crate::read_from::ReadFrom;
 use crate::stop::Signal;
 
 /// Entries of a list in the document at most, so that a tree of any size fits the bound on memory.
@@ -71,6 +72,11 @@ pub struct Report {
     /// Targets of which objects remain in the cluster: their copies ended early, and not all of
     /// their objects could be removed.
     pub left: Vec<String>,
+    /// With `--verify`: where the targets were read back from: `device`; `server`, a file system
+    /// that is not known to be local, or a cluster; `cache`, if bytes were in the page cache before
+    /// or may have been. Of several, the last of these. Null if nothing was read back.
+    #[serde(default)]
+    pub read_from: Option<ReadFrom>,
     /// Ranks of the job of `dio-mpi cp`; missing in a document of `dio cp`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u64>,
@@ -137,8 +143,20 @@ pub struct VerifyReport {
     pub source_blake3: String,
     /// BLAKE3 of the bytes that were read back, in hex.
     pub target_blake3: String,
-    /// True if all bytes were read back from the device, and none from the page cache.
+    /// True if no bytes were read back through the page cache.
     pub is_direct: bool,
+    /// Where they were read back from, as in `read_from` of the document.
+    #[serde(default)]
+    pub read_from: Option<ReadFrom>,
+}
+
+/// How a target was read back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadBack {
+    /// See [`VerifyReport::is_direct`].
+    pub is_direct: bool,
+    /// See [`VerifyReport::read_from`].
+    pub from: ReadFrom,
 }
 
 /// A file, directory or link that was not copied.
@@ -202,6 +220,7 @@ pub struct Counts {
     pub write: RouteTotals,
     /// Reading the targets back.
     pub verify: RouteTotals,
+    read_from: Option<ReadFrom>,
     verified: Vec<VerifyReport>,
     failures: Vec<FailureReport>,
     failed: u64,
@@ -275,6 +294,7 @@ impl Report {
         self.route.read.add(other.route.read);
         self.route.write.add(other.route.write);
         self.route.verify.add(other.route.verify);
+        self.read_from = ReadFrom::of_both(self.read_from, other.read_from);
         self.striped += other.striped;
         self.skipped += other.skipped;
         self.links += other.links;
@@ -360,9 +380,9 @@ impl Counts {
     }
 
     /// Counts a file whose content differs.
-    pub fn note_mismatch(&mut self, mismatch: &Mismatch, is_direct: bool) {
+    pub fn note_mismatch(&mut self, mismatch: &Mismatch, read: ReadBack) {
         self.differing += 1;
-        self.note_verified(&mismatch.target, mismatch.hashes, is_direct);
+        self.note_verified(&mismatch.target, mismatch.hashes, read);
     }
 
     /// Notes the hashes of a source and its target, if they are reported.
@@ -370,15 +390,17 @@ impl Counts {
         &mut self,
         target: &std::path::Path,
         hashes: Option<[blake3::Hash; 2]>,
-        is_direct: bool,
+        read: ReadBack,
     ) {
+        self.read_from = ReadFrom::of_both(self.read_from, Some(read.from));
         let Some([source, target_hash]) = hashes else { return };
         let entry = VerifyReport {
             path: untrusted::name(target),
             is_same: source == target_hash,
             source_blake3: source.to_string(),
             target_blake3: target_hash.to_string(),
-            is_direct,
+            is_direct: read.is_direct,
+            read_from: Some(read.from),
         };
         if self.room.takes(self.verified.len(), entry.path.len()) {
             self.verified.push(entry);
@@ -428,6 +450,7 @@ impl Counts {
             separate_links: self.separate_links,
             depth: self.depth.map(depth_of),
             left: self.left,
+            read_from: self.read_from,
             ranks: None,
         }
     }
@@ -458,6 +481,8 @@ mod tests {
     use super::*;
     use std::path::{Path, PathBuf};
 
+    const READ: ReadBack = ReadBack { is_direct: true, from: ReadFrom::Device };
+
     fn mismatch() -> Mismatch {
         let hashes = Some([blake3::hash(b"a"), blake3::hash(b"b")]);
         Mismatch { target: PathBuf::from("t"), hashes, is_in_place: false }
@@ -467,7 +492,7 @@ mod tests {
     fn a_failure_outweighs_a_difference_and_a_signal_both() {
         let mut counts = Counts::default();
         assert_eq!(counts.exit_status(None), 0);
-        counts.note_mismatch(&mismatch(), true);
+        counts.note_mismatch(&mismatch(), READ);
         assert_eq!(counts.exit_status(None), 1);
         counts.note_failure(&Failure::of_rule("a", Path::new("b"), "c", "d"));
         assert_eq!(counts.exit_status(None), 2);
@@ -478,7 +503,7 @@ mod tests {
     fn lists_are_cut_and_say_by_how_much() {
         let mut counts = Counts::default();
         for _ in 0..LIST_LENGTH_MAX + 3 {
-            counts.note_mismatch(&mismatch(), true);
+            counts.note_mismatch(&mismatch(), READ);
         }
         let report = counts.report(BackendReport::default(), Duration::ZERO, None);
         assert_eq!((report.verified.len(), report.left_out), (LIST_LENGTH_MAX, 3));
@@ -490,7 +515,7 @@ mod tests {
         let long = "d/".repeat(LIST_BYTES_MAX / 8);
         for path in [&long, &long, &long, &long, "short"] {
             counts.note_failure(&Failure::of_rule("a", Path::new(path), "c", "d"));
-            counts.note_verified(Path::new(path), Some([blake3::hash(b""); 2]), true);
+            counts.note_verified(Path::new(path), Some([blake3::hash(b""); 2]), READ);
         }
         let report = counts.report(BackendReport::default(), Duration::ZERO, None);
         let listed = (report.failures.len(), report.verified.len(), report.left_out);
@@ -505,7 +530,7 @@ mod tests {
             counts.read.direct = 70;
             counts.read.why.insert("partial-block");
             counts.note_failure(&Failure::of_rule("a", Path::new(path), "c", "d"));
-            counts.note_mismatch(&mismatch(), true);
+            counts.note_mismatch(&mismatch(), READ);
             counts.note_left(Path::new(path));
             let backend = BackendReport { name: path.to_owned(), why: String::new() };
             counts.report(backend, Duration::from_nanos(7), signal)
@@ -537,7 +562,7 @@ mod tests {
     #[test]
     fn hashes_are_in_hex_as_b3sum_prints_them() {
         let mut counts = Counts::default();
-        counts.note_verified(Path::new("t"), Some([blake3::hash(b""); 2]), true);
+        counts.note_verified(Path::new("t"), Some([blake3::hash(b""); 2]), READ);
         let report = counts.report(BackendReport::default(), Duration::from_nanos(7), None);
         assert!(report.verified[0].source_blake3.starts_with("af1349b9f5f9a1a6"));
         assert_eq!(report.elapsed_ns, 7);

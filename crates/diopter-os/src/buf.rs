@@ -86,6 +86,25 @@ impl IoBuf {
     /// # Errors
     /// Fails as [`IoBuf::new`] does.
     pub fn with_pages(length: usize, pages: Pages) -> Result<IoBuf, Errno> {
+        let buf = IoBuf::mapped_with(length, pages)?;
+        // btrfs does not fault memory in during a direct read: into pages that were never written
+        // it reads through the page cache. A kernel before 5.14 returns EINVAL; then each page is
+        // there once it was used.
+        buf.advise(rustix::mm::Advice::LinuxPopulateWrite).unwrap_or(());
+        Ok(buf)
+    }
+
+    /// Allocates a buffer like [`IoBuf::new`] of which no page is in memory before it is written:
+    /// for parts that are written one by one, each before it is read into.
+    ///
+    /// # Errors
+    /// Fails as [`IoBuf::new`] does.
+    #[doc(hidden)]
+    pub fn untouched(length: usize) -> Result<IoBuf, Errno> {
+        IoBuf::mapped_with(length, Pages::Base)
+    }
+
+    fn mapped_with(length: usize, pages: Pages) -> Result<IoBuf, Errno> {
         let unit = match pages {
             Pages::Base => rustix::param::page_size(),
             Pages::Huge => HUGE_PAGE_BYTES,
@@ -109,10 +128,6 @@ impl IoBuf {
             // A kernel without transparent huge pages returns EINVAL; base pages serve as well.
             buf.advise(rustix::mm::Advice::LinuxHugepage).unwrap_or(());
         }
-        // btrfs does not fault memory in during a direct read: into pages that were never written
-        // it reads through the page cache. A kernel before 5.14 returns EINVAL; then each page is
-        // there once it was used.
-        buf.advise(rustix::mm::Advice::LinuxPopulateWrite).unwrap_or(());
         Ok(buf)
     }
 

@@ -122,8 +122,8 @@ impl DirectStates {
 }
 
 /// Finds out whether direct I/O on an open file is direct, as far as its use needs it. A strict
-/// file must not use what is seen to be buffered. On btrfs it depends on the kind of the file whether
-/// writes are buffered, and the route of a write must say so.
+/// file must not use what is seen to be buffered. On btrfs it depends on the kind of the file
+/// whether writes are buffered, and the route of a write must say so.
 pub(crate) fn examine(opened: &OpenedFile, access: Access, truncates: bool) -> DirectStates {
     let writes = access.write || access.append;
     match opened.file_system {

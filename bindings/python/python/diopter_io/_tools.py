@@ -39,7 +39,7 @@ def copy(
 ) -> dict[str, Any]:
     """Copy files past the page cache, as ``dio cp`` does; return its report.
 
-    A copy gets its name when it is durable. ``verify`` reads it back from the device and compares.
+    A copy gets its name when it is durable. ``verify`` reads it back past the page cache and compares.
     With several sources ``target`` is a directory.
     """
     sources = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)

@@ -39,7 +39,7 @@ Exit status:
 
 /// Print BLAKE3 sums of files and trees, or check them against a list
 ///
-/// Reads the device and not the page cache: what was written is flushed first, then read by direct
+/// Reads what is below the page cache: what was written is flushed first, then read by direct
 /// I/O. The sum is that of the whole content, as b3sum prints it; holes count as zeros. Of a
 /// directory, each regular file below it is summed up, in the order of the names; symbolic links
 /// below it are not followed.
@@ -76,8 +76,8 @@ pub struct SumArgs {
 
 /// Compare the content of two files or trees
 ///
-/// Reads both from their devices and not from the page cache: what was written is flushed first,
-/// then read by direct I/O. Ends with the first bytes that differ. Of two directories, all that is
+/// Reads what is below the page cache: what was written is flushed first, then read by direct I/O;
+/// the line in the end says where the bytes came from. Ends with the first bytes that differ. Of two directories, all that is
 /// below them is compared: names, types, content, and where symbolic links lead; permissions and
 /// times are not. A file and a directory are the file and the one of its name in the directory.
 #[derive(Debug, Args)]

@@ -229,7 +229,7 @@ pub struct CpArgs {
     /// Treat DST as the name of the copy, even if it is a directory
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,
-    /// Read the copy back from the device and compare BLAKE3 hashes
+    /// Read the copy back past the page cache and compare BLAKE3 hashes
     ///
     /// On a difference the exit status is 1, and the target is unchanged. Holes cost nothing; with
     /// --json, which has the sums of the whole content, they are hashed as zeros.

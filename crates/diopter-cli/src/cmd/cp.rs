@@ -5,7 +5,9 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use diopter_copy::{Ended, Failure, Left, Options, Report, WayReport, WhenThere, image_path};
+use diopter_copy::{
+    Ended, Failure, Left, Options, ReadFrom, Report, WayReport, WhenThere, image_path,
+};
 use diopter_text::untrusted;
 use indicatif::BinaryBytes;
 
@@ -138,10 +140,11 @@ fn summary(options: &CpOptions, report: &Report) -> String {
         bytes.push_str(&format!(", {} of it moved,", BinaryBytes(moved)));
     }
     let is_verified = options.copy.verify && report.exit_status == 0 && report.files > 0;
-    let verified = match report.route.verify.buffered {
-        _ if !is_verified => "",
-        0 => "; verified (BLAKE3, read back from the device)",
-        _ => "; verified (BLAKE3, partly through the page cache)",
+    let verified = match report.read_from {
+        Some(place) if is_verified => {
+            format!("; verified (BLAKE3, {})", read_back(place, report.route.verify.buffered))
+        }
+        _ => String::new(),
     };
     let separate = match report.separate_links {
         0 => String::new(),
@@ -152,6 +155,17 @@ fn summary(options: &CpOptions, report: &Report) -> String {
     };
     let (parts, took) = (parts.join(", "), took.as_secs_f64());
     format!("{parts}; {bytes} in {took:.1} s, {rate}/s{verified}{separate}")
+}
+
+/// Returns where targets were read back from, in words; `buffered` bytes came through the page
+/// cache.
+fn read_back(place: ReadFrom, buffered: u64) -> String {
+    match (place, buffered) {
+        (ReadFrom::Cache, 0) => "read back, but the page cache could not be seen".to_owned(),
+        (ReadFrom::Cache, _) => "partly through the page cache".to_owned(),
+        (place, 0) => format!("read back from {}", place.words()),
+        (place, _) => format!("read back from {}, through the page cache", place.words()),
+    }
 }
 
 /// Returns the bytes of the files that were read or written: not holes, not what an earlier run had

@@ -350,7 +350,12 @@ mod tests {
     #[test]
     fn files_that_were_read_through_the_page_cache_are_added_up() {
         let mut progress = Progress::new("cp", BytesProgress::Never);
-        let notice = |bytes| Notice::Buffered { target: Path::new("a"), bytes, why: "no" };
+        let notice = |bytes| Notice::Buffered {
+            target: Path::new("a"),
+            bytes,
+            why: "no",
+            from: diopter_copy::ReadFrom::Cache,
+        };
         progress.notice(notice(5));
         assert_eq!(all_buffered(progress.buffered), None);
         progress.notice(notice(7));

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use diopter::BackendKind;
 use diopter_copy::{
-    Checked, Checker, Failure, LINE_BYTES_MAX, ManifestLine, Signal, StopFlag, Sum,
+    Checked, Checker, Failure, LINE_BYTES_MAX, ManifestLine, ReadFrom, Signal, StopFlag, Sum,
 };
 use diopter_text::untrusted;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -41,6 +41,10 @@ pub struct SumDocument {
     buffered_bytes: u64,
     /// The number of files and lines that failed; the messages are on standard error.
     failures: u64,
+    /// Where the bytes of all files were read from: `device`; `server`, a file system that is not
+    /// known to be local, or a cluster; `cache`, if some were in the page cache before or may have
+    /// been. Of several, the last of these. Null if no file was read.
+    read_from: Option<ReadFrom>,
 }
 
 /// A file.
@@ -58,6 +62,9 @@ struct FileDocument {
     /// With `--check`: true if its content has this sum. Null without `--check`, and if it could
     /// not be read.
     is_same: Option<bool>,
+    /// Where its bytes were read from, as in `read_from` of the document; null for standard input
+    /// and with `--check`.
+    read_from: Option<ReadFrom>,
 }
 
 /// Sums up or checks, and returns the exit status.
@@ -93,13 +100,17 @@ pub fn run(args: &SumArgs, backend: BackendKind) -> u8 {
         }),
     };
     let failures = checker.failures() + out.failed;
-    let buffered_bytes = checker.buffered_bytes();
+    let read = Way { buffered: checker.buffered_bytes(), from: checker.places().last().copied() };
     progress.finish();
+    if prints && read.from == Some(ReadFrom::Cache) && read.buffered == 0 {
+        let text = "the page cache could not be seen: bytes that were read may have been in it";
+        log::fail("sum", text);
+    }
     if let Some(error) = &out.lost {
         return output::status_of_lost_output(error);
     }
     let status = checks::status("sum", signal, failures, out.differing);
-    out.conclude(status, failures, buffered_bytes)
+    out.conclude(status, failures, read)
 }
 
 /// The JSON Schema of what `--json` prints.
@@ -280,6 +291,13 @@ fn next_line(lines: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     Ok(!is_end)
 }
 
+/// The way that the bytes of all files took.
+struct Way {
+    /// Bytes through the page cache.
+    buffered: u64,
+    from: Option<ReadFrom>,
+}
+
 /// Where results go: standard output, line by line, or the document.
 struct Out {
     is_terminal: bool,
@@ -323,9 +341,13 @@ impl Out {
     }
 
     fn put_sum(&mut self, sum: Sum) {
-        let Sum { path, bytes, hash } = sum;
+        let Sum { path, bytes, hash, read_from } = sum;
         match &self.document {
-            Some(_) => self.list(document_of(&path, Some(bytes), hash.to_string(), None)),
+            Some(_) => self.list(FileDocument {
+                bytes: Some(bytes),
+                read_from,
+                ..document_of(&path, hash.to_string())
+            }),
             None => self.put(&ManifestLine { path, hash }.to_bytes()),
         }
     }
@@ -341,7 +363,8 @@ impl Out {
             self.fail(&failure.to_string());
         }
         if self.document.is_some() {
-            return self.list(document_of(&line.path, None, line.hash.to_string(), is_same));
+            let document = document_of(&line.path, line.hash.to_string());
+            return self.list(FileDocument { is_same, ..document });
         }
         if is_same == Some(true) && self.is_quiet {
             return;
@@ -365,7 +388,7 @@ impl Out {
         self.lost = written.err();
     }
 
-    fn conclude(mut self, status: u8, failures: u64, buffered_bytes: u64) -> u8 {
+    fn conclude(mut self, status: u8, failures: u64, read: Way) -> u8 {
         let differing = self.differing;
         if differing > 0 && self.document.is_none() {
             let files = if differing == 1 { "file does" } else { "files do" };
@@ -379,8 +402,9 @@ impl Out {
                 exit_status: status,
                 files,
                 left_out,
-                buffered_bytes,
+                buffered_bytes: read.buffered,
                 failures,
+                read_from: read.from,
             };
             return output::print_document(&document, status);
         }
@@ -391,17 +415,13 @@ impl Out {
     }
 }
 
-fn document_of(
-    path: &Path,
-    bytes: Option<u64>,
-    blake3: String,
-    is_same: Option<bool>,
-) -> FileDocument {
+fn document_of(path: &Path, blake3: String) -> FileDocument {
     FileDocument {
         name: path.display().to_string(),
         name_bytes: name_bytes(path.as_os_str().as_bytes()),
-        bytes,
+        bytes: None,
         blake3,
-        is_same,
+        is_same: None,
+        read_from: None,
     }
 }

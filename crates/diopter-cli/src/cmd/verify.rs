@@ -1,9 +1,10 @@
 //! `dio verify`: whether two files or trees have the same content.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use diopter::BackendKind;
-use diopter_copy::{Checker, Difference, DifferenceKind, VerifyDocument};
+use diopter_copy::{Checker, Difference, DifferenceKind, Places, ReadFrom, VerifyDocument};
 use diopter_text::untrusted;
 
 use crate::args::VerifyArgs;
@@ -43,6 +44,7 @@ pub fn run(args: &VerifyArgs, backend: BackendKind) -> u8 {
         }
     });
     document.count(&checker);
+    let places = checker.places().clone();
     progress.finish();
     if lost != DONE {
         return lost;
@@ -54,12 +56,9 @@ pub fn run(args: &VerifyArgs, backend: BackendKind) -> u8 {
     }
     if prints && status == DONE {
         let names = [&args.first, &args.second];
-        let place = match names.map(|name| name.as_os_str().as_bytes().starts_with(b"rados:")) {
-            [false, false] => "the device",
-            [true, true] => "the cluster",
-            _ => "the device and the cluster",
-        };
-        let text = equal(document.files, document.bytes, (document.buffered_bytes, place));
+        let is_object = |name: &PathBuf| name.as_os_str().as_bytes().starts_with(b"rados:");
+        let objects = names.into_iter().filter(|name| is_object(name)).count();
+        let text = equal(&document, &places_of(&places, objects));
         return output::print_lines(&format!("{text}\n"), status);
     }
     status
@@ -70,14 +69,31 @@ pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(VerifyDocument)
 }
 
+/// Returns the places that both sides were read from, in words; `objects` of the two names are of a
+/// cluster.
+fn places_of(places: &Places, objects: usize) -> String {
+    let words = |place: &ReadFrom| match place {
+        ReadFrom::Server if objects > 0 => "the cluster",
+        place => place.words(),
+    };
+    places.iter().map(words).collect::<Vec<_>>().join(" and ")
+}
+
 /// Returns the line that says that all is the same.
-fn equal(files: u64, bytes: u64, (buffered, place): (u64, &str)) -> String {
-    let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
-    let size = short_size(bytes);
-    let how = match buffered {
-        0 if bytes == 0 => return format!("no difference: {files}, {size}"),
-        0 => format!("read from {place}"),
-        _ => format!("{} of both sides read through the page cache", short_size(buffered)),
+fn equal(document: &VerifyDocument, places: &str) -> String {
+    let VerifyDocument { files, bytes, buffered_bytes, read_from, .. } = document;
+    let files = if *files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+    let (size, buffered) = (short_size(*bytes), short_size(*buffered_bytes));
+    let how = match (read_from, buffered_bytes) {
+        (None, _) => return format!("no difference: {files}, {size}"),
+        (Some(ReadFrom::Cache), 0) => {
+            "read directly, but the page cache could not be seen".to_owned()
+        }
+        (Some(ReadFrom::Cache), _) => {
+            format!("{buffered} of both sides read through the page cache")
+        }
+        (_, 0) => format!("read from {places}"),
+        _ => format!("read from {places}, {buffered} of both sides through the emptied page cache"),
     };
     format!("no difference: {files}, {size}, {how}")
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use diopter::{Engine, Error, File, FileRange, FinishedRequest, IoBuf, Request, RequestId};
 
 use super::opened::Opened;
-use crate::flow::length_of;
+use crate::flow::{RouteTotals, length_of};
 use crate::pipeline::Interruption;
 use crate::segments::Segments;
 use crate::shape::Shape;
@@ -38,8 +38,8 @@ pub struct Pair<'f> {
     /// In file order.
     chunks: VecDeque<Chunk>,
     free: Vec<IoBuf>,
-    /// Bytes that were read through the page cache.
-    pub buffered: u64,
+    /// Bytes of each side that were read, by their route.
+    pub reads: [RouteTotals; 2],
 }
 
 struct Side<'f> {
@@ -77,7 +77,8 @@ impl<'f> Pair<'f> {
         };
         let sides = [side(0)?, side(1)?];
         let (chunks, free) = (VecDeque::new(), Vec::new());
-        Ok(Pair { engine, sides, shape, chunks, free, buffered: 0 })
+        let reads = [RouteTotals::default(), RouteTotals::default()];
+        Ok(Pair { engine, sides, shape, chunks, free, reads })
     }
 
     /// Returns the first bytes that differ; `None` if there are none.
@@ -167,7 +168,7 @@ impl<'f> Pair<'f> {
         let place = places.into_iter().find(|(_, _, read)| is_it(read));
         let (side, length, read) = place.expect("every read in flight is on the list");
         let halted = |why| Halted { side, why };
-        let buffered = finished.route().buffered;
+        self.reads[side].add(&finished.route());
         let moved = finished.check_read();
         let memory = finished.into_parts().1;
         let file = self.sides[side].file;
@@ -177,7 +178,6 @@ impl<'f> Pair<'f> {
             return Err(halted(Interruption::SourceChanged));
         }
         *read = Read::Done(memory.expect("memory comes back from a read that went well"));
-        self.buffered += buffered;
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Checker, Difference, DifferenceKind};
+use crate::read_from::ReadFrom;
 use crate::report::LIST_LENGTH_MAX;
 
 /// The document of `dio verify --json`. Sizes are in bytes; fields are only ever added.
@@ -34,6 +35,11 @@ pub struct VerifyDocument {
     pub left_out: u64,
     /// The number of failures; the messages are on standard error.
     pub failures: u64,
+    /// Where the bytes of both sides were read from: `device`; `server`, a file system that is not
+    /// known to be local, or a cluster; `cache`, if some were in the page cache before or may have
+    /// been. Of several, the last of these. Null if nothing was read.
+    #[serde(default)]
+    pub read_from: Option<ReadFrom>,
     /// Ranks of the job of `dio-mpi verify`; missing in a document of `dio verify`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u64>,
@@ -76,6 +82,7 @@ impl Default for VerifyDocument {
             differences: Vec::new(),
             left_out: 0,
             failures: 0,
+            read_from: None,
             ranks: None,
         }
     }
@@ -107,6 +114,7 @@ impl VerifyDocument {
         self.bytes += checker.bytes();
         self.buffered_bytes += checker.buffered_bytes();
         self.failures += checker.failures();
+        self.read_from = ReadFrom::of_both(self.read_from, checker.places().last().copied());
     }
 
     /// Adds the document of another process that compared a part of the same trees.
@@ -117,6 +125,7 @@ impl VerifyDocument {
         self.buffered_bytes += other.buffered_bytes;
         self.left_out += other.left_out;
         self.failures += other.failures;
+        self.read_from = ReadFrom::of_both(self.read_from, other.read_from);
         for difference in other.differences {
             self.append(difference);
         }

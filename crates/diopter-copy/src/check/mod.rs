@@ -1,6 +1,6 @@
 //! Checks of content without a copy: the BLAKE3 sums of files and trees (`sum`), a list of sums
 //! that was made earlier (`manifest`), and the comparison of two files or trees (`verify`). What
-//! was written is flushed first, then read from the device and not from the page cache.
+//! was written is flushed first, then read past the page cache, or after its pages were dropped.
 
 mod compare;
 mod manifest;
@@ -27,6 +27,7 @@ use crate::image;
 use crate::observer::{Notice, Observer, Pass};
 use crate::options::OpenAs;
 use crate::pipeline::{Interruption, Pipeline};
+use crate::read_from::{Places, ReadFrom};
 use crate::report::LIST_LENGTH_MAX;
 use crate::session::{self, read_failed};
 use crate::shape::Shape;
@@ -62,6 +63,8 @@ pub struct Sum {
     pub bytes: u64,
     /// BLAKE3 of its content.
     pub hash: blake3::Hash,
+    /// Where its bytes were read from; `None` for standard input.
+    pub read_from: Option<ReadFrom>,
 }
 
 /// The result of [`Checker::check`].
@@ -119,6 +122,8 @@ pub struct Checker<'a> {
     bytes: u64,
     /// Bytes of them that were read through the page cache.
     buffered: u64,
+    /// Where they were read from.
+    places: Places,
     failed: u64,
     /// The paths of failures: a tree is walked twice.
     failed_on: HashSet<PathBuf>,
@@ -147,6 +152,7 @@ impl<'a> Checker<'a> {
             files: 0,
             bytes: 0,
             buffered: 0,
+            places: Places::new(),
             failed: 0,
             failed_on: HashSet::new(),
         })
@@ -164,11 +170,17 @@ impl<'a> Checker<'a> {
         self.bytes
     }
 
-    /// Returns the number of bytes that came from the page cache: of a file system without direct
-    /// I/O, or the end of a file that is not a whole block.
+    /// Returns the number of bytes that came through the page cache: of a file system without
+    /// direct I/O, or where the kernel buffers direct reads.
     #[must_use]
     pub fn buffered_bytes(&self) -> u64 {
         self.buffered
+    }
+
+    /// Returns the places that bytes were read from; none if no file was read.
+    #[must_use]
+    pub fn places(&self) -> &Places {
+        &self.places
     }
 
     /// Returns the number of failures that the observer got.

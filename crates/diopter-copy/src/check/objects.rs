@@ -5,17 +5,20 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use diopter::{Engine, FileRange, IoBuf, Request};
+use diopter::{Engine, File, FileRange, IoBuf, Request};
 
 use super::compare::first_difference;
 use super::{Checker, Difference, DifferenceKind, Opened, Sum, check_unchanged, stopped};
 use crate::cluster::{self, Object};
 use crate::content::WholeHash;
 use crate::failure::{Failure, Step, Stop};
+use crate::flow::RouteTotals;
 use crate::observer::Pass;
 use crate::pipeline::Interruption;
 use crate::read_ahead::{Chunk, OBJECT_THREADS, Read, ReadAhead, length_at};
+use crate::read_from::ReadFrom;
 use crate::source::Content;
+use crate::watched::Watched;
 
 /// Longest wait for a request before a signal is looked for.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
@@ -31,6 +34,14 @@ impl Side {
         match self {
             Side::Object(object) => &object.path,
             Side::File(opened) => opened.content().path(),
+        }
+    }
+
+    /// Returns the open file; none of a striped object.
+    fn file(&self) -> Option<&File> {
+        match self {
+            Side::Object(_) => None,
+            Side::File(opened) => Some(opened.content().file()),
         }
     }
 
@@ -79,7 +90,9 @@ impl Checker<'_> {
         })?;
         self.count(*size);
         object.check_unchanged()?;
-        Ok(Sum { path: path.clone(), bytes: *size, hash: hash.finish(*size) })
+        let read_from = Some(ReadFrom::Server);
+        self.places.extend(read_from);
+        Ok(Sum { path: path.clone(), bytes: *size, hash: hash.finish(*size), read_from })
     }
 
     /// Compares two sides, one of which is a striped object at least.
@@ -120,7 +133,9 @@ impl Checker<'_> {
         });
         let (engine, _) = self.pipeline.idle();
         let (stop, observer) = (self.stop, &mut *self.observer);
-        let mut buffered = 0;
+        let files = sides.map(Side::file);
+        let watched = files.map(|file| file.map(Watched::begin));
+        let mut totals = [RouteTotals::default(), RouteTotals::default()];
         let found = thread::scope(|scope| -> Step<Option<FileRange>> {
             let start = |side: usize| -> Step<Chunks<'_>> {
                 Ok(match sides[side] {
@@ -151,10 +166,17 @@ impl Checker<'_> {
                 both[0].give_back(first);
                 both[1].give_back(second);
             };
-            buffered = both.iter().map(Chunks::buffered).sum();
+            totals = both.each_ref().map(Chunks::reads);
             Ok(found)
         });
-        self.buffered += buffered;
+        for ((watched, file), reads) in watched.into_iter().zip(files).zip(&mut totals) {
+            let from = match (watched, file) {
+                (Some(watched), Some(file)) => watched.end(file, reads),
+                _ => ReadFrom::Server,
+            };
+            self.places.insert(from);
+            self.buffered += reads.buffered;
+        }
         found
     }
 }
@@ -180,10 +202,10 @@ impl Chunks<'_> {
         }
     }
 
-    fn buffered(&self) -> u64 {
+    fn reads(&self) -> RouteTotals {
         match self {
-            Chunks::Ahead(_) => 0,
-            Chunks::Engine(reads) => reads.buffered,
+            Chunks::Ahead(_) => RouteTotals::default(),
+            Chunks::Engine(reads) => reads.totals.clone(),
         }
     }
 }
@@ -196,12 +218,13 @@ struct EngineReads<'f> {
     /// The chunk in flight is here; the first one is not yet in flight.
     position: u64,
     free: Vec<IoBuf>,
-    buffered: u64,
+    totals: RouteTotals,
 }
 
 impl<'f> EngineReads<'f> {
     fn new(engine: &'f Engine, content: &'f dyn Content, size: u64) -> EngineReads<'f> {
-        EngineReads { engine, content, size, position: 0, free: Vec::new(), buffered: 0 }
+        let (free, totals) = (Vec::new(), RouteTotals::default());
+        EngineReads { engine, content, size, position: 0, free, totals }
     }
 
     fn next(&mut self) -> Step<Option<Chunk>> {
@@ -218,7 +241,7 @@ impl<'f> EngineReads<'f> {
                 Err(error) => return Err(self.stopped(Interruption::Backend(error))),
             }
         };
-        self.buffered += finished.route().buffered;
+        self.totals.add(&finished.route());
         let read = finished.check_read();
         let memory = finished.into_parts().1;
         let (offset, length) = (self.position, length_at(self.position, self.size));

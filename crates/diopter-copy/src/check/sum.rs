@@ -16,6 +16,7 @@ use crate::observer::{Notice, Pass};
 use crate::pipeline::Milestone;
 use crate::stop::Signal;
 use crate::walk::{Event, Walk};
+use crate::watched::Watched;
 
 impl Checker<'_> {
     /// Sums up a file, a striped file, a block device, `IMAGE::/PATH`, a striped object of a
@@ -49,7 +50,8 @@ impl Checker<'_> {
         read.map_err(|error| Failure::of_io("reading", name, &error))?;
         let bytes = hasher.count();
         self.count(bytes);
-        Ok(Sum { path: name.to_owned(), bytes, hash: hasher.finalize() })
+        let (path, hash) = (name.to_owned(), hasher.finalize());
+        Ok(Sum { path, bytes, hash, read_from: None })
     }
 
     fn sum_name(&mut self, name: &Path, each: &mut dyn FnMut(Sum)) -> Step<()> {
@@ -110,6 +112,7 @@ impl Checker<'_> {
         self.flush(content)?;
         self.fit_requests(content)?;
         self.begins(content, bytes);
+        let watched = Watched::begin(content.file());
         let transfer = Transfer {
             source: content.file(),
             target: None,
@@ -129,18 +132,20 @@ impl Checker<'_> {
             }
             stop.requested()
         });
-        let moved = moved.map_err(|why| stopped(why, &path))?;
+        let mut moved = moved.map_err(|why| stopped(why, &path))?;
         self.count(bytes);
         check_unchanged(content)?;
+        let from = watched.end(content.file(), &mut moved.reads);
+        self.places.insert(from);
         let buffered = moved.reads.buffered;
         if buffered > 0 {
             self.buffered += buffered;
             let why: Vec<&str> = moved.reads.why.iter().copied().collect();
             let why = &*why.join(", ");
-            self.observer.notice(Notice::Buffered { target: &path, bytes: buffered, why });
+            self.observer.notice(Notice::Buffered { target: &path, bytes: buffered, why, from });
         }
         let hash = moved.hash.expect("the pass hashes");
-        Ok(Sum { path, bytes, hash })
+        Ok(Sum { path, bytes, hash, read_from: Some(from) })
     }
 
     /// Reads the file that a line of a list of sums names, and compares its sum. Unless `outside`

@@ -18,6 +18,7 @@ use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::stop::Signal;
 use crate::walk::{Event, Walk};
+use crate::watched::Watched;
 
 /// Takes differences.
 type Each<'e> = &'e mut dyn FnMut(Difference);
@@ -121,6 +122,8 @@ impl Checker<'_> {
             stopped(halted.why, &path)
         };
         let (stop, observer) = (self.stop, &mut *self.observer);
+        let files = opened.map(|opened| opened.content().file());
+        let watched = files.map(Watched::begin);
         let (engine, shape) = self.pipeline.idle();
         let shape = shape.of_two().map_err(Stop::Failed)?;
         let mut pair = Pair::new(engine, shape, opened, range).map_err(failed)?;
@@ -129,7 +132,14 @@ impl Checker<'_> {
             observer.reached(position);
             stop.requested()
         });
-        self.buffered += pair.buffered;
+        let mut reads = std::mem::take(&mut pair.reads);
+        for ((watched, file), reads) in watched.into_iter().zip(files).zip(&mut reads) {
+            // Of a file without content nothing was read.
+            if reads.bytes() > 0 {
+                self.places.insert(watched.end(file, reads));
+                self.buffered += reads.buffered;
+            }
+        }
         found.map_err(failed)
     }
 

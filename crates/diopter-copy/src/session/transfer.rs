@@ -15,9 +15,11 @@ use crate::flow::{Moved, Transfer, Zeros};
 use crate::observer::{Notice, Pass};
 use crate::options::{Options, Sparse};
 use crate::pipeline::{Interruption, Milestone};
+use crate::report::ReadBack;
 use crate::segments::{Holes, Segments};
 use crate::shape::Shape;
 use crate::source::{Content, Source};
+use crate::watched::Watched;
 
 /// Extents of a target that are looked at in one call.
 const EXTENTS_MAX: usize = 4096;
@@ -169,17 +171,19 @@ impl Session<'_> {
             zeros: Zeros::Written,
             flush_every: None,
         };
+        let watched = Watched::begin(output.file);
         let read = self.run(transfer, &mut |_| {});
-        let read = read.map_err(|why| read_failed(why, "reading back", target))?;
+        let mut read = read.map_err(|why| read_failed(why, "reading back", target))?;
+        let from = watched.end(output.file, &mut read.reads);
         let is_direct = read.reads.buffered == 0;
         if !is_direct {
             let why: Vec<&str> = read.reads.why.iter().copied().collect();
             let (bytes, why) = (read.reads.buffered, &*why.join(", "));
-            self.observer.notice(Notice::Buffered { target, bytes, why });
+            self.observer.notice(Notice::Buffered { target, bytes, why, from });
         }
         self.counts.verify.merge(&read.reads);
         let target_hash = read.hash.expect("the pass hashes");
-        self.compare(target, [source_hash, target_hash], is_direct)
+        self.compare(target, [source_hash, target_hash], ReadBack { is_direct, from })
     }
 
     /// Compares the hashes of a source and of its target, and notes the result.
@@ -187,17 +191,17 @@ impl Session<'_> {
         &mut self,
         target: &Path,
         hashes: [blake3::Hash; 2],
-        is_direct: bool,
+        read: ReadBack,
     ) -> Step<()> {
         let is_same = hashes[0] == hashes[1];
         let hashes = self.options.hashes.then_some(hashes);
         if is_same {
-            self.counts.note_verified(target, hashes, is_direct);
+            self.counts.note_verified(target, hashes, read);
             return Ok(());
         }
         let is_in_place = matches!(self.written_to, WrittenTo::InPlace(_));
         let mismatch = Mismatch { target: target.to_owned(), hashes, is_in_place };
-        self.counts.note_mismatch(&mismatch, is_direct);
+        self.counts.note_mismatch(&mismatch, read);
         Err(Stop::Differs(mismatch))
     }
 

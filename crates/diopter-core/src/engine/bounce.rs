@@ -81,11 +81,15 @@ pub struct BouncePool {
     /// One memory with a small buffer for each place in the table; in the slab from the first
     /// small request on.
     shared: Option<MemoryId>,
+    /// The places whose buffer was written before, a bit each.
+    touched: u128,
 }
+
+const _: () = assert!(REQUESTS_MAX <= u128::BITS, "a bit for each place");
 
 impl BouncePool {
     pub fn new() -> BouncePool {
-        BouncePool { idle: Vec::new(), made: 0, shared: None }
+        BouncePool { idle: Vec::new(), made: 0, shared: None, touched: 0 }
     }
 
     /// The buffer that belongs to a place in the table. `None` if memory is too short for it.
@@ -96,6 +100,9 @@ impl BouncePool {
             None => self.make_shared(slab)?,
         };
         let (base, origin) = (to_u64(place) * BOUNCE_SLOT_BYTES, Origin::Place);
+        if self.touched >> place & 1 == 0 {
+            self.touch(slab, memory, place);
+        }
         let bytes = BOUNCE_SLOT_BYTES;
         Some(Bounce { memory, bytes, base, start: base, origin, ahead: None, behind: None })
     }
@@ -105,10 +112,18 @@ impl BouncePool {
         usize::from(self.shared.is_some())
     }
 
+    /// Writes to the buffer of a place: a file system may not fault it in during a read.
+    #[cold]
+    fn touch(&mut self, slab: &Slab, memory: MemoryId, place: usize) {
+        let length = to_usize(BOUNCE_SLOT_BYTES);
+        slab.fill_zero(memory, place * length, length);
+        self.touched |= 1 << place;
+    }
+
     #[cold]
     fn make_shared(&mut self, slab: &Slab) -> Option<MemoryId> {
         let bytes = u64::from(REQUESTS_MAX) * BOUNCE_SLOT_BYTES;
-        let buf = IoBuf::with_pages(to_usize(bytes), Pages::Base).ok()?;
+        let buf = IoBuf::untouched(to_usize(bytes)).ok()?;
         self.shared = slab.adopt(buf).ok();
         self.shared
     }

@@ -14,6 +14,7 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::thread::set_thread_res_uid;
 
 use super::machine::{self, FileSystem, Mount};
+use super::memory::Skewed;
 use super::row::{both_ways, has, uncache};
 
 const MIB: u64 = 1 << 20;
@@ -188,6 +189,21 @@ fn a_buffer_of_diopter_is_read_into_directly_though_nothing_was_written_to_it() 
     let memory = IoBuf::new(64 * BLOCK).unwrap();
     let finished = file.request(Request::read(0, memory)).unwrap().wait();
     assert_eq!(finished.memory.as_deref(), Some(&noise(64 * BLOCK)[..]));
+    assert_eq!(pages(&path), 0);
+    // Nor are bounce buffers, of both kinds, and of each place in the table.
+    let engine = diopter::Engine::new(diopter::EngineOptions::default()).unwrap();
+    for length in [100, 3000, 200_000] {
+        let mut memory = Skewed::new(length, 1);
+        file.read_exact_at(memory.as_mut(), 10).unwrap();
+        assert_eq!(&memory[..], &noise(64 * BLOCK)[10..10 + length]);
+        let before = engine.start(&file, Request::read(1, IoBuf::new(length).unwrap()));
+        assert!(before.is_ok());
+        assert_eq!(pages(&path), 0, "{length}");
+    }
+    while engine.in_flight() > 0 {
+        engine.wait(std::time::Duration::from_secs(1)).unwrap();
+    }
+    drop(engine);
     assert_eq!(pages(&path), 0);
     drop(file);
     mount.finish().unwrap();
