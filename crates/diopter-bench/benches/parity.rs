@@ -16,7 +16,7 @@ use std::sync::Arc;
 use diopter_bench::bench::campaign::{Runner, Trouble};
 use diopter_bench::bench::machine::Machine;
 use diopter_bench::bench::plan::{Plan, PlannedColumn};
-use diopter_bench::bench::target::{BenchTarget, TargetPath, Targets};
+use diopter_bench::bench::target::{BenchTarget, Overwrite, TargetPath, Targets};
 use diopter_bench::bench::{builtin, round};
 use diopter_bench::document::{Job, ReadWrite, Span};
 use diopter_bench::statistics::median;
@@ -105,8 +105,11 @@ fn run(dir: &Path, rows: Vec<Comparison>, rounds: u32, is_smoke: bool) -> Result
         let job = &comparison.job;
         let plan = Plan { warmup_ns: 300_000_000, ..Plan::default() };
         let named = TargetPath::of(dir)?;
-        let ground =
-            BenchTarget::new(named, std::slice::from_ref(job), (false, Arc::new(|| false)))?;
+        let ground = BenchTarget::new(
+            named,
+            std::slice::from_ref(job),
+            (Overwrite::NotAllowed, Arc::new(|| false)),
+        )?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let child = (program, vec!["bench-round".to_owned()]);
         let mut machine = Machine::new(child, Targets::one(ground), &plan, Box::new(|| false));

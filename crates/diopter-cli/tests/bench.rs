@@ -271,7 +271,11 @@ fn a_job_file_writes_no_file_without_permission() {
     let message = refusal(&own, &["a.fio", "--rounds=2"]);
     assert!(message.contains("old.dat is there, and jobs that write"), "{message}");
     assert_eq!(std::fs::read(mine.join("old.dat")).unwrap(), content);
-    measured(&own, &["a.fio", "--rounds=2", "--warmup=5ms", "--overwrite", "--quiet"]);
+    let message = refusal(&own, &["a.fio", "--rounds=2", "--overwrite"]);
+    assert!(message.contains("name it on the command line with --overwrite"), "{message}");
+    assert_eq!(std::fs::read(mine.join("old.dat")).unwrap(), content);
+    let named = ["--job=a.fio", "../mine/old.dat", "--rounds=2", "--warmup=5ms", "--overwrite"];
+    measured(&own, &[&named[..], &["--quiet"]].concat());
     assert_ne!(std::fs::read(mine.join("old.dat")).unwrap(), content);
     let null = text.replace("../mine/old.dat", "/dev/null\nsize=1m");
     std::fs::write(own.join("b.fio"), null).unwrap();

@@ -1,6 +1,8 @@
 //! Names and files of another user, where root runs `dio`: none of them decides which file is
 //! written, which configuration is read, and which library is loaded.
 
+#[path = "names/bench.rs"]
+mod bench;
 #[path = "names/cluster.rs"]
 mod cluster;
 #[path = "names/library.rs"]

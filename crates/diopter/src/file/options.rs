@@ -11,8 +11,6 @@ use diopter_core::inodes::{InodeKey, inode_lock_of};
 use diopter_core::map::Identity;
 use diopter_core::policy::RoutePolicy;
 use diopter_core::sync::Arc;
-#[cfg(feature = "layouts")]
-use diopter_layouts::layout::Layout;
 use diopter_os::file::{self, BufferedReason, DirectSupport, FileKind, OpenedFile};
 use diopter_os::{Errno, RwFlags};
 
@@ -182,7 +180,7 @@ impl OpenOptions {
             && !self.sys.create_new
             && striped::is_manifest_in(&opened, self.access.read, path)?
         {
-            return striped::open(self, Layout::open_marked(path)?);
+            return striped::open(self, striped::same_layout(&opened, path)?);
         }
         let examined = self.examine(opened);
         self.check_strict(examined.direct, Some(path))?;

@@ -3,6 +3,7 @@
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use diopter_core::backend::BackingObject;
@@ -250,6 +251,18 @@ pub(super) fn is_manifest_in(
         Err(Errno::EOPNOTSUPP) => Ok(false),
         Err(errno) => Err(fail("find out whether a striped file is", errno)),
     }
+}
+
+/// Opens the layout of an open manifest by its path, which may lead to another one by now.
+pub(super) fn same_layout(opened: &OpenedFile, path: &Path) -> Result<Layout> {
+    let layout = Layout::open_marked(path)?;
+    let found = layout.manifest_file().and_then(|file| file.metadata());
+    let is_same =
+        |found: std::fs::Metadata| (found.dev(), found.ino()) == (opened.device, opened.inode);
+    if found.is_ok_and(is_same) {
+        return Ok(layout);
+    }
+    Err(LayoutError::new(LayoutErrorKind::Changed, "cannot open", path).into())
 }
 
 /// The first bytes of a file, past the page cache where it is open so, and without a trace in its

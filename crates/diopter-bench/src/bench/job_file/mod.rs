@@ -10,8 +10,9 @@ mod section;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use diopter_text::untrusted;
 pub use section::FileJob;
-pub use source::{FILE_BYTES_MAX, is_job_file};
+pub use source::{FILE_BYTES_MAX, is_job_file, looks_like_job_file};
 
 use crate::fio::units::Base;
 use section::Section;
@@ -43,7 +44,7 @@ enum Line<'a> {
 /// # Errors
 /// The file and line, what is wrong with it, and what to do.
 pub fn read(path: &Path) -> Result<JobFile, String> {
-    jobs(&source::lines_of_file(path)?, &path.display().to_string())
+    jobs(&source::lines_of_file(path)?, &untrusted::name(path))
 }
 
 /// Reads a job file from a text, which can include no file.

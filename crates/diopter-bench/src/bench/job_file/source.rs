@@ -1,11 +1,13 @@
 //! Reads the lines of a job file and of the files that it includes, as fio does: within limits,
-//! and from regular files only.
+//! and from regular files only, which no other user may write to or replace.
 
-use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+
+use diopter_os::trust::{self, Refusal, Why};
+use diopter_text::untrusted;
 
 /// Most bytes of a job file and all that it includes. A file that is included twice counts twice.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -15,9 +17,6 @@ const LINE_BYTES_MAX: usize = 4096;
 
 /// Deepest nesting of included files.
 const DEPTH_MAX: usize = 8;
-
-/// Bytes at the start of a file that decide if it is a job file.
-const HEAD_BYTES: u64 = 4096;
 
 /// Longest excerpt of a line in a message.
 const EXCERPT_CHARS_MAX: usize = 60;
@@ -30,11 +29,16 @@ pub struct SourceLine {
     pub text: String,
     /// True if the line is from an included file.
     pub is_included: bool,
+    /// False if the line is from a file outside the directory of the job file. That may be any file
+    /// which this process can read and the author of the job file cannot, so no message has its
+    /// text.
+    is_shown: bool,
 }
 
 impl SourceLine {
     /// Returns an error at this line.
     pub fn failure(&self, why: &str) -> String {
+        let why = if self.is_shown { why } else { "not a line of a job file; include another one" };
         format!("{}:{}: {why}", self.file, self.number)
     }
 }
@@ -47,29 +51,28 @@ pub fn excerpt(text: &str) -> String {
     format!("{}...", text.chars().take(EXCERPT_CHARS_MAX).collect::<String>())
 }
 
-/// Returns true if a file looks like a job file of fio: its name ends in `.fio`, or its first line
-/// other than comments is the name of a section.
+/// Returns true if a name is that of a job file: of a regular file, ending in `.fio`. Content alone
+/// does not decide: a target of another user can have any content.
 #[must_use]
 pub fn is_job_file(path: &Path) -> bool {
-    if !std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
+    path.extension().is_some_and(|extension| extension == "fio") && path.is_file()
+}
+
+/// Returns true if a file is a text whose first line other than comments is the name of a section,
+/// as that of a job file is. A larger file, and one with other bytes, is data whatever its start is.
+#[must_use]
+pub fn looks_like_job_file(path: &Path) -> bool {
+    let mut bytes = Vec::new();
+    let Ok(file) = trust::open_document(path) else { return false };
+    if !file.metadata().is_ok_and(|found| found.is_file() && found.len() <= FILE_BYTES_MAX) {
         return false;
     }
-    if path.extension().is_some_and(|extension| extension == "fio") {
-        return true;
-    }
-    let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
-    let text = match std::str::from_utf8(&head) {
-        Ok(text) => text,
-        // The limit may be in the middle of a character.
-        Err(error) if error.error_len().is_none() => {
-            std::str::from_utf8(&head[..error.valid_up_to()]).unwrap_or_default()
-        }
-        Err(_) => return false,
-    };
+    let read = file.take(FILE_BYTES_MAX).read_to_end(&mut bytes);
+    let Ok(text) = String::from_utf8(bytes) else { return false };
+    let is_text = !text.contains(|it: char| it.is_control() && !"\n\r\t".contains(it));
     let mut lines = text.lines().map(|line| without_comment(line).trim());
     let first = lines.find(|line| !line.is_empty()).unwrap_or_default();
-    read.is_ok() && first.len() > 2 && first.starts_with('[') && first.ends_with(']')
+    read.is_ok() && is_text && first.len() > 2 && first.starts_with('[') && first.ends_with(']')
 }
 
 /// Returns a line without its comment: fio ends a line at the first `;` or `#`.
@@ -83,6 +86,14 @@ struct Reader {
     bytes_left: u64,
     /// Device and inode of the files being read.
     open: Vec<(u64, u64)>,
+    /// The directory of the job file, without links.
+    home: Option<PathBuf>,
+}
+
+impl Reader {
+    fn new() -> Reader {
+        Reader { lines: Vec::new(), bytes_left: FILE_BYTES_MAX, open: Vec::new(), home: None }
+    }
 }
 
 /// Returns the lines of a file, with included ones in their places.
@@ -90,7 +101,7 @@ struct Reader {
 /// # Errors
 /// The file cannot be read, or exceeds a limit.
 pub fn lines_of_file(path: &Path) -> Result<Vec<SourceLine>, String> {
-    let mut reader = Reader { lines: Vec::new(), bytes_left: FILE_BYTES_MAX, open: Vec::new() };
+    let mut reader = Reader::new();
     reader.read(path)?;
     Ok(reader.lines)
 }
@@ -100,23 +111,20 @@ pub fn lines_of_file(path: &Path) -> Result<Vec<SourceLine>, String> {
 /// # Errors
 /// A line is too long, or includes a file.
 pub fn lines_of_text(text: &str) -> Result<Vec<SourceLine>, String> {
-    let mut reader = Reader { lines: Vec::new(), bytes_left: FILE_BYTES_MAX, open: Vec::new() };
+    let mut reader = Reader::new();
     reader.take(text, None)?;
     Ok(reader.lines)
 }
 
 impl Reader {
     fn read(&mut self, path: &Path) -> Result<(), String> {
-        let shown = path.display();
+        let shown = untrusted::name(path);
         let failed = |error: std::io::Error| format!("{shown}: {error}");
-        // Opening a FIFO would block.
-        let mut options = File::options();
-        options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
-        let file = options.open(path).map_err(failed)?;
+        let file = trust::open(path).map_err(|refusal| refused(path, &refusal))?;
         let found = file.metadata().map_err(failed)?;
-        if !found.is_file() {
-            return Err(format!("{shown}: not a regular file; name a job file"));
-        }
+        let own = trust::held_path(&file).canonicalize().map_err(failed)?;
+        let home = self.home.get_or_insert_with(|| own.with_file_name(""));
+        let is_shown = own.starts_with(home);
         let identity = (found.dev(), found.ino());
         if self.open.contains(&identity) {
             return Err(format!("{shown} includes itself; remove one include"));
@@ -134,17 +142,25 @@ impl Reader {
         let text = String::from_utf8(bytes)
             .map_err(|_| format!("{shown}: not UTF-8; name a job file of fio"))?;
         self.open.push(identity);
-        self.take(&text, Some(path))?;
+        self.take(&text, Some((path, is_shown)))?;
         self.open.pop();
         Ok(())
     }
 
-    fn take(&mut self, text: &str, path: Option<&Path>) -> Result<(), String> {
-        let file: Rc<str> = path.map_or("job file".into(), |it| it.display().to_string().into());
+    /// Takes the lines of a text: of a file with its path, and whether messages show its lines.
+    fn take(&mut self, text: &str, from: Option<(&Path, bool)>) -> Result<(), String> {
+        let path = from.map(|(path, _)| path);
+        let is_shown = from.is_none_or(|(_, is_shown)| is_shown);
+        let file: Rc<str> = path.map_or("job file".into(), |it| untrusted::name(it).into());
         for (number, text) in (1..).zip(text.lines()) {
             let is_included = self.open.len() > 1;
-            let line =
-                SourceLine { file: Rc::clone(&file), number, text: String::new(), is_included };
+            let line = SourceLine {
+                file: Rc::clone(&file),
+                number,
+                text: String::new(),
+                is_included,
+                is_shown,
+            };
             if text.len() > LINE_BYTES_MAX {
                 return Err(line.failure(&format!("longer than {LINE_BYTES_MAX} bytes; split it")));
             }
@@ -171,4 +187,13 @@ fn included(name: &str, from: Option<&Path>) -> Result<PathBuf, String> {
         Some(parent) if path.is_relative() && !path.exists() => Ok(parent.join(path)),
         _ => Ok(path),
     }
+}
+
+fn refused(path: &Path, refusal: &Refusal) -> String {
+    let why = match refusal.why {
+        Why::NotRegular => "not a regular file; name a job file".to_owned(),
+        Why::System(errno) => errno.to_string(),
+        _ => refusal.text(path, |path| untrusted::name(path)),
+    };
+    format!("{}: {why}", untrusted::name(path))
 }

@@ -247,18 +247,40 @@ fn what_must_not_be_included_is_refused() {
 }
 
 #[test]
-fn a_job_file_is_told_from_data() {
+fn a_name_makes_a_job_file_and_content_only_looks_like_one() {
     let dir = tempfile::tempdir().unwrap();
-    let is_job = |name: &str, bytes: &[u8]| {
+    let of = |name: &str, bytes: &[u8]| {
         let path = dir.path().join(name);
         std::fs::write(&path, bytes).unwrap();
-        is_job_file(&path)
+        (is_job_file(&path), looks_like_job_file(&path))
     };
-    assert!(is_job("a.fio", b""));
-    assert!(is_job("a", b"; c\n\n[global]  # all\nbs=4k\n"));
-    assert!(is_job("b", "[x]\n\u{e4}".repeat(2000).as_bytes()));
-    assert!(!is_job("c", &[0; 8192]) && !is_job("d", b"") && !is_job("e", b"[1,\n2]\n"));
-    assert!(!is_job("f", b"[x]\n\xff\n") && !is_job_file(dir.path()));
+    assert_eq!(of("a.fio", b""), (true, false));
+    assert_eq!(of("a", b"; c\n\n[global]  # all\nbs=4k\n"), (false, true));
+    assert_eq!(of("b", "[x]\n\u{e4}".repeat(2000).as_bytes()), (false, true));
+    let large = format!("[x]\n{}", "# data\n".repeat(1 << 18));
+    for data in [&[0; 8192][..], b"", b"[1,\n2]\n", b"[x]\n\xff\n", b"[x]\n\0", large.as_bytes()] {
+        assert_eq!(of("data", data), (false, false));
+    }
+    assert!(!is_job_file(dir.path()) && !looks_like_job_file(dir.path()));
+}
+
+#[test]
+fn lines_of_a_file_elsewhere_are_not_in_messages() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let secret = elsewhere.path().join("shadow");
+    std::fs::write(&secret, "root:*:20228\n").unwrap();
+    let text = format!("include {}\n[a]\nsize=1m\n", secret.display());
+    let message = read_files(&[("a.fio", &text)]).unwrap_err();
+    let place = format!("{}:1: not a line of a job file", secret.display());
+    assert!(message.contains(&place) && !message.contains("root"), "{message}");
+}
+
+#[test]
+fn objects_of_a_cluster_are_named_on_the_command_line_only() {
+    for option in ["filename=rados\\:p/x", "directory=rados\\:/tmp/c.conf!p/x"] {
+        let message = parse(&format!("[a]\nsize=1m\n{option}\n")).unwrap_err();
+        assert!(message.contains("name it on the command line"), "{option}: {message}");
+    }
 }
 
 proptest::proptest! {

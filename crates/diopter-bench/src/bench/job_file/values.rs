@@ -109,6 +109,10 @@ impl<'a> Given<'a> {
         if escaped || path.is_empty() {
             return Err(self.wrong("write a path"));
         }
+        if path.starts_with("rados:") {
+            let what = "a job file names no object of a cluster; name it on the command line";
+            return Err(self.wrong(what));
+        }
         Ok(path)
     }
 }

@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use diopter::probe::size_text;
 use diopter_os::loop_device::LoopDevice;
 
-use super::path::TargetPath;
+use super::path::{Held, TargetPath};
 use super::scratch::Scratch;
 use crate::bench::tool;
 use crate::document::Job;
@@ -36,7 +37,7 @@ pub struct FreshFileSystem {
 }
 
 enum Device {
-    Given(PathBuf),
+    Given(Held),
     /// The kernel detaches it once it is dropped and unmounted.
     Loop(LoopDevice),
 }
@@ -66,13 +67,13 @@ pub fn check(named: &TargetPath, jobs: &[Job]) -> Result<(), String> {
         if !is_in_path(program) {
             return Err(format!("--fs {kind}: {program} not found; install it"));
         }
-        if let TargetPath::Device(path) = named {
-            let size = fs::read_to_string(size_file(path)).unwrap_or_default();
+        if let TargetPath::Device(held) = named {
+            let size = fs::read_to_string(size_file(held)).unwrap_or_default();
             let size = size.trim().parse::<u64>().unwrap_or(0) * 512;
             let needs = image_bytes(job.offset.saturating_add(job.size));
             if size > 0 && needs > size {
                 let (size, needs) = (size_text(size), size_text(needs));
-                let shown = path.display();
+                let shown = held.shown();
                 return Err(format!(
                     "{shown} has {size}, and a file system for it needs {needs}; write a smaller \
                      --size"
@@ -86,9 +87,10 @@ pub fn check(named: &TargetPath, jobs: &[Job]) -> Result<(), String> {
     Ok(())
 }
 
-fn size_file(device: &Path) -> PathBuf {
-    let real = device.canonicalize().unwrap_or_else(|_| device.to_owned());
-    Path::new("/sys/class/block").join(real.file_name().unwrap_or_default()).join("size")
+fn size_file(device: &Held) -> PathBuf {
+    let number = fs::metadata(device.path()).map_or(0, |found| found.rdev());
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    PathBuf::from(format!("/sys/dev/block/{major}:{minor}/size"))
 }
 
 fn is_in_path(program: &str) -> bool {
@@ -101,7 +103,7 @@ impl FreshFileSystem {
     /// Works in a scratch directory; on a loop device if `device` is none.
     pub fn new(
         scratch: &Scratch,
-        device: Option<PathBuf>,
+        device: Option<Held>,
         job: &Job,
     ) -> Result<FreshFileSystem, String> {
         let device = match device {
@@ -117,20 +119,20 @@ impl FreshFileSystem {
         self.scratch.unmount()?;
         let maker = MAKERS.iter().find(|(known, ..)| *known == self.kind);
         let (_, program, options) = maker.expect("the kind was checked");
-        let device = self.device.path();
+        let device = self.device.path()?;
         let shown = device.display().to_string();
         let mut arguments = options.to_vec();
         arguments.push(&shown);
         tool::run(program, &arguments)?;
-        Ok(self.scratch.mount(device, &self.kind)?.join("data"))
+        Ok(self.scratch.mount(&device, &self.kind)?.join("data"))
     }
 }
 
 impl Device {
-    fn path(&self) -> &Path {
+    fn path(&self) -> Result<PathBuf, String> {
         match self {
-            Device::Given(path) => path,
-            Device::Loop(device) => device.path(),
+            Device::Given(held) => held.device_name(),
+            Device::Loop(device) => Ok(device.path().to_owned()),
         }
     }
 }
@@ -166,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_unknown_file_system_is_refused_by_name() {
-        let named = TargetPath::Dir(PathBuf::from("/tmp"));
+        let named = TargetPath::of(std::path::Path::new("/tmp")).unwrap();
         let message = check(&named, &[job("fat")]).unwrap_err();
         assert!(message.contains("`fat`") && message.contains("ext4"), "{message}");
         let image = Job { target: "image:ext3".to_owned(), ..job("ext4") };

@@ -16,7 +16,7 @@ mod objects;
 mod several;
 
 pub use fresh::{KINDS, is_fresh};
-pub use path::{TargetPath, size_of};
+pub use path::{Held, TargetPath, size_of};
 pub use several::Targets;
 
 use std::fs::File;
@@ -35,10 +35,29 @@ use scratch::Scratch;
 /// Bytes of a stripe where there is one object only: more than an object can have.
 const WHOLE_BYTES: u64 = 1 << 40;
 
+/// The permission to write to an existing file or device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overwrite {
+    Allowed,
+    /// Without `--overwrite`.
+    NotAllowed,
+    /// A job file names the target, which the command line must name.
+    NotByJobFile,
+}
+
+impl Overwrite {
+    fn remedy(self) -> &'static str {
+        match self {
+            Overwrite::NotByJobFile => "name it on the command line with --overwrite",
+            _ => "write --overwrite",
+        }
+    }
+}
+
 /// The target that jobs run on.
 pub struct BenchTarget {
     named: TargetPath,
-    may_overwrite: bool,
+    overwrite: Overwrite,
     stop: Stop,
     scratch: Option<Scratch>,
     fresh: Option<FreshFileSystem>,
@@ -65,28 +84,32 @@ impl BenchTarget {
     pub fn new(
         named: TargetPath,
         jobs: &[Job],
-        (may_overwrite, stop): (bool, Stop),
+        (overwrite, stop): (Overwrite, Stop),
     ) -> Result<BenchTarget, String> {
         let writes = jobs.iter().any(|job| job.rw.has_writes() || is_fresh(job));
         let mut held = None;
+        if let (true, TargetPath::File(target) | TargetPath::Device(target)) = (writes, &named) {
+            target.check_written()?;
+        }
         match &named {
             TargetPath::Dir(dir) => {
                 // The leftovers of a killed run may take space that this run needs.
                 scratch::sweep(register::Register::open().as_ref());
                 check_space(dir, jobs)?;
             }
-            TargetPath::File(path) => {
-                let shown = path.display();
-                if writes && !may_overwrite {
+            TargetPath::File(file) => {
+                let shown = file.shown();
+                if writes && overwrite != Overwrite::Allowed {
+                    let remedy = overwrite.remedy();
                     return Err(format!(
-                        "{shown} is there, and jobs that write would change it; write --overwrite, \
-                         or name a directory"
+                        "{shown} is there, and jobs that write would change it; {remedy}, or name \
+                         a directory"
                     ));
                 }
-                check_file(path, jobs)?;
+                check_file(file, jobs)?;
             }
-            TargetPath::Device(path) => {
-                held = Some(check_device(path, (jobs, writes), may_overwrite)?);
+            TargetPath::Device(device) => {
+                held = Some(check_device(device, (jobs, writes), overwrite)?);
             }
             TargetPath::Objects(_) => {}
         }
@@ -96,7 +119,7 @@ impl BenchTarget {
             fresh::check(&named, jobs)?;
         }
         let (scratch, fresh, made, objects) = (None, None, None, None);
-        Ok(BenchTarget { named, may_overwrite, stop, scratch, fresh, made, objects, _held: held })
+        Ok(BenchTarget { named, overwrite, stop, scratch, fresh, made, objects, _held: held })
     }
 
     /// Prepares what a row needs.
@@ -105,7 +128,7 @@ impl BenchTarget {
         if is_fresh(job) {
             self.made = None;
             let device = match &self.named {
-                TargetPath::Device(path) => Some(path.clone()),
+                TargetPath::Device(held) => Some(held.clone()),
                 _ => None,
             };
             let fresh = FreshFileSystem::new(self.scratch()?, device, job);
@@ -120,16 +143,17 @@ impl BenchTarget {
         let place = match (self.named.clone(), job.target.as_str()) {
             (TargetPath::Dir(_), "") => self.scratch_file(bytes)?,
             (TargetPath::Dir(_), target) => self.scratch_target(target, bytes)?,
-            (TargetPath::File(path) | TargetPath::Device(path), "") => {
+            (TargetPath::File(held) | TargetPath::Device(held), "") => {
                 self.scratch_beside()?;
-                if self.may_overwrite && job.rw.has_writes() {
+                let path = held.path();
+                if self.overwrite == Overwrite::Allowed && job.rw.has_writes() {
                     fill::overwrite(&path, bytes, &self.stop)?;
                 }
                 Place::File(path)
             }
             (TargetPath::Objects(name), target) => self.objects(&name, target, bytes)?,
             (named, target) => {
-                let (shown, kind) = (named.path().display(), target.split(':').next());
+                let (shown, kind) = (named.shown(), target.split(':').next());
                 let kind = kind.unwrap_or_default();
                 return Err(Trouble::Run(format!(
                     "{shown}: a job on a new {kind} file wants a directory; name one"
@@ -235,7 +259,7 @@ impl BenchTarget {
 /// file or device.
 fn scratch_dir(named: &TargetPath) -> PathBuf {
     match named {
-        TargetPath::Dir(dir) => dir.clone(),
+        TargetPath::Dir(dir) => dir.path(),
         TargetPath::File(_) | TargetPath::Device(_) | TargetPath::Objects(_) => {
             std::env::temp_dir()
         }

@@ -1,56 +1,139 @@
-//! The path of a target, as the user named it.
+//! The path of a target, as the user named it, and what it led to: opened once and held.
 
-use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::fs::{self, Metadata};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use diopter_core::backend::BackendKind;
+use diopter_os::trust::{self, Refusal, Way};
 use diopter_rados::name::Name;
+use diopter_text::untrusted;
 
 /// The path named on the command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum TargetPath {
     /// A directory: a scratch file is made in it, and removed.
-    Dir(PathBuf),
+    Dir(Held),
     /// An existing file.
-    File(PathBuf),
-    Device(PathBuf),
+    File(Held),
+    Device(Held),
     /// `rados:[CONF!]POOL[@NAMESPACE]/NAME`: objects whose names begin with NAME are made, and
     /// removed.
     Objects(PathBuf),
 }
 
+/// A file, device or directory that is held from the first look at its name to the last round:
+/// whatever the name leads to meanwhile, every check and every later opening is of this one.
+#[derive(Clone, Debug)]
+pub struct Held {
+    named: PathBuf,
+    fd: Arc<OwnedFd>,
+    /// Another user's link through which the name led.
+    foreign: Option<Refusal>,
+}
+
+impl Held {
+    fn open(named: &Path) -> Result<Held, Refusal> {
+        let held = |fd, foreign| Held { named: named.to_owned(), fd: Arc::new(fd), foreign };
+        match trust::hold(named, Way::OwnLinks) {
+            Ok(fd) => Ok(held(fd, None)),
+            Err(refusal) if refusal.errno().is_some() => Err(refusal),
+            Err(refusal) => Ok(held(trust::hold(named, Way::Any)?, Some(refusal))),
+        }
+    }
+
+    /// Returns the name for messages.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        untrusted::name(&self.named)
+    }
+
+    /// Returns a path that leads to what is held, for this process and its children while it is
+    /// held.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        trust::held_path(self.fd.as_fd())
+    }
+
+    /// Fails if another user's link led to it: that user does not decide what is written.
+    ///
+    /// # Errors
+    /// The link.
+    pub fn check_written(&self) -> Result<(), String> {
+        let Some(refusal) = &self.foreign else { return Ok(()) };
+        let link = untrusted::name(&refusal.path);
+        let why = refusal.why;
+        Err(format!(
+            "{} leads through the link {link}: {why}, and what is written is named without the \
+             links of others; name the file itself",
+            self.shown()
+        ))
+    }
+
+    /// Returns the name of a device for programs that look it up in `/dev`, in which no other user
+    /// makes names.
+    ///
+    /// # Errors
+    /// Another user may replace it, or it was replaced.
+    pub fn device_name(&self) -> Result<PathBuf, String> {
+        let failed = |why: String| format!("{}: {why}", self.shown());
+        let name = fs::canonicalize(self.path()).map_err(|error| failed(error.to_string()))?;
+        let found = trust::hold(&name, Way::Own)
+            .map_err(|refusal| failed(refusal.text(&name, |path| untrusted::name(path))))?;
+        let number = |path| fs::metadata(path).map(|found| found.rdev());
+        match (number(self.path()), number(trust::held_path(&found))) {
+            (Ok(one), Ok(other)) if one == other => Ok(name),
+            _ => Err(failed("its name was replaced; name it in /dev".to_owned())),
+        }
+    }
+
+    /// Returns true if the name leads to another file now, which the run neither read nor wrote.
+    #[must_use]
+    pub fn is_replaced(&self) -> bool {
+        let id = |found: Metadata| (found.dev(), found.ino());
+        fs::metadata(&self.named).ok().map(id) != self.metadata().ok().map(id)
+    }
+
+    fn metadata(&self) -> std::io::Result<Metadata> {
+        fs::metadata(self.path())
+    }
+}
+
 impl TargetPath {
-    /// Classifies a path.
+    /// Classifies a path, and holds what it leads to.
     ///
     /// # Errors
     /// It does not exist, or cannot be measured on.
     pub fn of(path: &Path) -> Result<TargetPath, String> {
-        let shown = path.display();
+        let shown = untrusted::name(path);
         if let Some(name) = Name::parse(path.as_os_str()) {
             name.map_err(|error| error.to_string())?;
             return Ok(TargetPath::Objects(path.to_owned()));
         }
-        let found = fs::metadata(path)
-            .map_err(|error| format!("{shown}: {error}; name a directory, a file or a device"))?;
-        let kind = found.file_type();
+        let failed = |why: String| format!("{shown}: {why}; name a directory, a file or a device");
+        let held = Held::open(path).map_err(|refusal| failed(refusal.why.to_string()))?;
+        let kind = held.metadata().map_err(|error| failed(error.to_string()))?.file_type();
         if kind.is_dir() {
-            Ok(TargetPath::Dir(path.to_owned()))
+            Ok(TargetPath::Dir(held))
         } else if kind.is_block_device() {
-            Ok(TargetPath::Device(path.to_owned()))
+            Ok(TargetPath::Device(held))
         } else if kind.is_file() {
-            Ok(TargetPath::File(path.to_owned()))
+            Ok(TargetPath::File(held))
         } else {
             Err(format!("{shown}: not a directory, file or block device; name one"))
         }
     }
 
-    pub fn path(&self) -> &Path {
+    /// Returns the name for messages.
+    #[must_use]
+    pub fn shown(&self) -> String {
         match self {
-            TargetPath::Dir(path)
-            | TargetPath::File(path)
-            | TargetPath::Device(path)
-            | TargetPath::Objects(path) => path,
+            TargetPath::Dir(held) | TargetPath::File(held) | TargetPath::Device(held) => {
+                held.shown()
+            }
+            TargetPath::Objects(path) => untrusted::name(path),
         }
     }
 }
@@ -60,11 +143,11 @@ impl TargetPath {
 pub fn size_of(path: &Path) -> Option<u64> {
     match TargetPath::of(path).ok()? {
         TargetPath::Dir(_) | TargetPath::Objects(_) => None,
-        TargetPath::File(path) => {
-            diopter::File::options().read(true).striped(true).open(path).ok()?.size().ok()
+        TargetPath::File(held) => {
+            diopter::File::options().read(true).striped(true).open(held.path()).ok()?.size().ok()
         }
-        TargetPath::Device(path) => {
-            diopter::probe::probe(&path, BackendKind::Threads).ok()?.facts.size
+        TargetPath::Device(held) => {
+            diopter::probe::probe(&held.path(), BackendKind::Threads).ok()?.facts.size
         }
     }
 }

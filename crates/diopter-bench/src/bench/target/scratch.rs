@@ -5,11 +5,13 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use diopter_os::trust;
+use diopter_text::untrusted;
 use rustix::fs::{self as kernel, AtFlags, Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -36,14 +38,17 @@ impl Scratch {
         let register = Register::open();
         sweep(register.as_ref());
         Scratch::registered(within, register.as_ref()).map_err(|error| {
-            let shown = within.display();
+            // A held directory's path names a descriptor, which helps no reader.
+            let named = fs::canonicalize(within).unwrap_or_else(|_| within.to_owned());
+            let shown = untrusted::name(named);
             format!("make a scratch directory in {shown}: {error}; name another directory")
         })
     }
 
     fn registered(within: &Path, register: Option<&Register>) -> io::Result<Scratch> {
-        let within = within.canonicalize()?;
         let parent = register::open_parent(within.as_os_str().as_bytes())?;
+        // For the record, which a later process reads.
+        let within = path_of(&parent).canonicalize()?;
         let name_of = |path: &Path| path.file_name().unwrap_or_default().to_owned();
         let made = tempfile::Builder::new()
             .prefix(PREFIX)
@@ -208,7 +213,7 @@ fn open_directory(parent: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
 }
 
 fn path_of(own: &OwnedFd) -> PathBuf {
-    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), own.as_raw_fd()))
+    trust::held_path(own)
 }
 
 #[cfg(test)]

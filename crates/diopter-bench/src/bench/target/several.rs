@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::fill::Stop;
-use super::{BenchTarget, TargetPath};
+use super::{BenchTarget, Held, Overwrite, TargetPath};
 use crate::document::Job;
 
 /// The targets of a run, with the one of each row.
@@ -21,16 +21,12 @@ impl Targets {
         Targets { all: vec![target], of_row: Vec::new(), current: 0 }
     }
 
-    /// Prepares the target of each job: `places` has a path for each. Nothing is written before
-    /// all of them were checked.
+    /// Prepares the target of each job: `places` has a path for each, which a job file names, and
+    /// which gives no permission to overwrite. Nothing is written before all of them were checked.
     ///
     /// # Errors
     /// As [`BenchTarget::new`].
-    pub fn of_each(
-        places: &[PathBuf],
-        jobs: &[Job],
-        (may_overwrite, stop): (bool, &Stop),
-    ) -> Result<Targets, String> {
+    pub fn of_each(places: &[PathBuf], jobs: &[Job], stop: &Stop) -> Result<Targets, String> {
         let mut paths: Vec<(PathBuf, Vec<Job>)> = Vec::new();
         let mut of_row = Vec::new();
         for (place, job) in places.iter().zip(jobs) {
@@ -45,10 +41,24 @@ impl Targets {
             of_row.push(at);
         }
         let target = |(path, jobs): &(PathBuf, Vec<Job>)| {
-            BenchTarget::new(TargetPath::of(path)?, jobs, (may_overwrite, Stop::clone(stop)))
+            BenchTarget::new(
+                TargetPath::of(path)?,
+                jobs,
+                (Overwrite::NotByJobFile, Stop::clone(stop)),
+            )
         };
         let all = paths.iter().map(target).collect::<Result<Vec<BenchTarget>, String>>()?;
         Ok(Targets { all, of_row, current: 0 })
+    }
+
+    /// Returns the files and devices that the run holds.
+    #[must_use]
+    pub fn held(&self) -> Vec<Held> {
+        let held = |target: &BenchTarget| match &target.named {
+            TargetPath::File(held) | TargetPath::Device(held) => Some(held.clone()),
+            TargetPath::Dir(_) | TargetPath::Objects(_) => None,
+        };
+        self.all.iter().filter_map(held).collect()
     }
 
     /// Selects the target of a row, and removes the scratch files of another one.

@@ -15,7 +15,7 @@ use diopter_bench::bench::journal::{Begin, Journal, Reached, SCHEMA};
 use diopter_bench::bench::machine::Machine;
 use diopter_bench::bench::plan::Plan;
 use diopter_bench::bench::result::{ResultFile, journal_of};
-use diopter_bench::bench::target::{BenchTarget, TargetPath, Targets};
+use diopter_bench::bench::target::{BenchTarget, Overwrite, TargetPath, Targets};
 use diopter_bench::bench::{assemble, round};
 use diopter_bench::compare::{self, Settings};
 use diopter_bench::document::Bench;
@@ -73,10 +73,12 @@ fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, 
     let stop: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(move || stopped.arrived().is_some());
     let targets = if plan.places.is_empty() {
         let path = TargetPath::of(&name)?;
-        Targets::one(BenchTarget::new(path, &plan.jobs, (args.overwrite, stop))?)
+        let overwrite = if args.overwrite { Overwrite::Allowed } else { Overwrite::NotAllowed };
+        Targets::one(BenchTarget::new(path, &plan.jobs, (overwrite, stop))?)
     } else {
-        Targets::of_each(&plan.places, &plan.jobs, (args.overwrite, &stop))?
+        Targets::of_each(&plan.places, &plan.jobs, &stop)?
     };
+    let held = targets.held();
     let path = result_path(args)?;
     let (journal, reached) = journal(args, (&path, &plan))?;
     let mut result = ResultFile::new(&path)?;
@@ -97,6 +99,12 @@ fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, 
     // Removes scratch files, mounts and loop devices before anything is printed.
     drop(machine);
     progress.finish();
+    for file in held.iter().filter(|file| file.is_replaced()) {
+        log::say(&format!(
+            "warning: {} was replaced during the run; the rounds ran on the file that was named",
+            file.shown()
+        ));
+    }
     let bench = assemble::read(&journal_of(&path))?;
     if let (Err(why), false) = (&ended, has_rounds(&bench)) {
         // There is nothing to keep or to resume.
@@ -124,12 +132,12 @@ fn has_rounds(bench: &Bench) -> bool {
 
 fn remove(paths: &[PathBuf]) -> Result<(), String> {
     paths.iter().try_for_each(|path| {
-        fs::remove_file(path).map_err(|error| format!("remove {}: {error}", path.display()))
+        fs::remove_file(path).map_err(|error| format!("remove {}: {error}", untrusted::name(path)))
     })
 }
 
 fn kept(path: &Path, why: &str) -> String {
-    let path = path.display();
+    let path = untrusted::name(path);
     format!("{why}; the rounds measured so far are in {path}, and --resume continues")
 }
 
@@ -160,16 +168,16 @@ fn report(args: &BenchArgs, (path, bench): (&Path, &Bench), look: &Look) -> Resu
     }
     if args.json {
         let text = fs::read_to_string(path)
-            .map_err(|error| format!("read {}: {error}", path.display()))?;
+            .map_err(|error| format!("read {}: {error}", untrusted::name(path)))?;
         output::print_json(&text, DONE);
         return Ok(());
     }
     let look = look.of_figures(crate::terminal::columns());
     let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
     let mut text = report::text(bench, Some(&comparison), style);
-    output::put(&mut text, &format!("\nResult: {}", path.display()));
+    output::put(&mut text, &format!("\nResult: {}", untrusted::name(path)));
     if let Some(html) = html {
-        output::put(&mut text, &format!("Report: {}", html.display()));
+        output::put(&mut text, &format!("Report: {}", untrusted::name(html)));
     }
     look.print(&text, DONE);
     Ok(())
@@ -180,7 +188,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 fn unwritten(path: &Path, error: &std::io::Error) -> String {
-    format!("write {}: {error}; choose another file", path.display())
+    format!("write {}: {error}; choose another file", untrusted::name(path))
 }
 
 fn journal(args: &BenchArgs, (path, plan): (&Path, &Plan)) -> Result<(Journal, Reached), String> {
@@ -191,7 +199,7 @@ fn journal(args: &BenchArgs, (path, plan): (&Path, &Plan)) -> Result<(Journal, R
             return Err(format!(
                 "{} is from a run with another command line; use that command line, or remove the \
                  file",
-                journal.display()
+                untrusted::name(&journal)
             ));
         }
         return Ok((opened, reached));

@@ -4,12 +4,13 @@
 use std::path::{Path, PathBuf};
 
 use diopter_bench::bench::builtin::{self, Builtin};
-use diopter_bench::bench::job_file::{self, FileJob, is_job_file};
+use diopter_bench::bench::job_file::{self, FileJob, is_job_file, looks_like_job_file};
 use diopter_bench::bench::plan::{Axes, Plan, PlannedColumn, jobs, number_duplicates};
 use diopter_bench::bench::round::version_of;
 use diopter_bench::bench::target::size_of;
 use diopter_bench::compare::ROUNDS_DEFAULT;
 use diopter_bench::document::{Job, Span};
+use diopter_text::untrusted;
 
 use crate::args::BenchArgs;
 
@@ -91,19 +92,26 @@ pub fn plan(args: &BenchArgs, backends: &[&str]) -> Result<Planned, String> {
 }
 
 impl Named<'_> {
-    /// Distinguishes a job file from a target: a name is a job file if it looks like one.
+    /// Distinguishes a job file from a target, by its name alone.
     fn of(args: &BenchArgs) -> Result<Named<'_>, String> {
         let (job, name) = (args.job.as_deref(), args.name.as_deref());
         match name {
             Some(file) if job.is_none() && is_job_file(file) => {
                 if args.quick {
-                    let file = file.display();
+                    let file = untrusted::name(file);
                     return Err(format!(
                         "{file} is a job file, and --quick has its own jobs; leave \
                                         one of them out"
                     ));
                 }
                 Ok(Named { job: name, target: None })
+            }
+            Some(file) if job.is_none() && looks_like_job_file(file) => {
+                let file = untrusted::name(file);
+                Err(format!(
+                    "{file} is a text like a job file, and its name does not end in .fio; write \
+                     --job {file} to run its jobs, or name another target"
+                ))
             }
             _ => Ok(Named { job, target: name }),
         }
@@ -213,7 +221,7 @@ fn replace<T: Clone>(list: &mut Vec<T>, typed: &[T]) {
 }
 
 fn of_file(name: &Path, target: Option<&Path>, args: &BenchArgs) -> Result<Draft, String> {
-    let shown = name.display();
+    let shown = untrusted::name(name);
     if !name.exists() {
         let names: Vec<&str> = Builtin::ALL.into_iter().map(Builtin::name).collect();
         let names = names.join(", ");
@@ -233,7 +241,7 @@ fn of_file(name: &Path, target: Option<&Path>, args: &BenchArgs) -> Result<Draft
     notes.dedup();
     let warmup_ns = file.jobs.iter().filter_map(|job| job.ramp_ns).max();
     Ok(Draft {
-        title: shown.to_string(),
+        title: shown.clone(),
         parts,
         presets: vec!["diopter"],
         warmup_ns,
@@ -249,9 +257,10 @@ fn place_of(
     notes: &mut Vec<String>,
 ) -> Result<Option<PathBuf>, String> {
     let Some(path) = job.path() else { return Ok(None) };
-    let (name, shown) = (&job.name, path.display());
+    let (name, shown) = (&job.name, untrusted::name(path));
     if let Some(target) = target {
-        notes.push(format!("{shown} is not used: the command line names {}", target.display()));
+        let target = untrusted::name(target);
+        notes.push(format!("{shown} is not used: the command line names {target}"));
         return Ok(None);
     }
     let is_missing = std::fs::symlink_metadata(path)
