@@ -4,12 +4,14 @@ mod gather;
 
 pub use crate::document::{LoadError, Loaded};
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use diopter::Errno;
+use diopter_os::trust::open_document;
+use diopter_text::untrusted;
 use serde::Deserialize;
 
 use crate::bench::assemble;
@@ -40,7 +42,7 @@ struct Marks {
 /// [`LoadError`] if the file cannot be read, or its format is unknown, truncated, or of another
 /// version.
 pub fn file(path: &Path) -> Result<Loaded, LoadError> {
-    let name = path.display();
+    let name = untrusted::name(path);
     let bytes = bytes(path).map_err(|error| LoadError(cannot_open(path, &error)))?;
     if bytes.starts_with(JOURNAL_MARK) {
         let bench = assemble::read(path).map_err(LoadError)?;
@@ -61,7 +63,7 @@ pub fn rounds(path: &Path) -> Result<Loaded, LoadError> {
     let Some(first) = all.next() else {
         return Err(LoadError(format!(
             "{}: no files in the directory; name results",
-            path.display()
+            untrusted::name(path)
         )));
     };
     let mut loaded = first?;
@@ -78,7 +80,7 @@ pub fn rounds(path: &Path) -> Result<Loaded, LoadError> {
 
 /// Returns the message about a file or directory that cannot be opened or read.
 fn cannot_open(path: &Path, error: &io::Error) -> String {
-    let name = path.display();
+    let name = untrusted::name(path);
     match error.raw_os_error().map(Errno::from_raw) {
         Some(errno) => format!("cannot open {name}: {errno}; check the path"),
         None => format!("cannot read {name}: {error}"),
@@ -95,7 +97,7 @@ fn paths_of(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
                 paths.push(entry);
             }
             if paths.len() > FILES_MAX {
-                let name = path.display();
+                let name = untrusted::name(path);
                 return Err(LoadError(format!("{name}: more than {FILES_MAX} files; name them")));
             }
         }
@@ -166,13 +168,13 @@ fn check(bench: &Bench) -> Result<(), LoadError> {
 }
 
 fn bytes(path: &Path) -> Result<Vec<u8>, io::Error> {
-    let file = File::open(path)?;
-    if file.metadata()?.is_dir() {
-        return Err(io::Error::new(
+    let file = open_document(path).map_err(|error| match error.kind() {
+        io::ErrorKind::IsADirectory => io::Error::new(
             io::ErrorKind::IsADirectory,
             "it is a directory; name the files of the runs, with commas between rounds of one job",
-        ));
-    }
+        ),
+        _ => error,
+    })?;
     let mut bytes = Vec::new();
     file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
     let length = u64::try_from(bytes.len()).expect("64-bit Linux only");

@@ -76,7 +76,7 @@ pub fn fail(command: &str, message: &str) {
 /// Prints one line on standard error, with control characters escaped, wrapped on a terminal. All
 /// output on standard error passes this function or [`put`].
 pub fn line(text: &str) {
-    let text = with_error_names(&untrusted::text(text));
+    let text = with_error_names(&untrusted::text(&untrusted::line(text)));
     put(&fitted(&format!("{text}\n"), message_columns()));
 }
 

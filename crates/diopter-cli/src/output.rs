@@ -128,6 +128,7 @@ impl Look {
     /// narrow terminal, or if a long word fits only there.
     pub fn entry(&self, indent: usize, label: &str, text: &str) -> String {
         let mut entry = String::new();
+        let (label, text) = (&*untrusted::line(label), &*untrusted::line(text));
         let widest = text.split(' ').map(|word| word.chars().count()).max().unwrap_or(0);
         let fits = |indent| indent + widest.max(ENTRY_MIN) <= self.width;
         let is_narrow = self.width < indent + ENTRY_MIN;
@@ -150,6 +151,7 @@ impl Look {
     /// Returns the first line of a block: a name and what it is, which is below the name if both
     /// do not fit.
     pub fn title(&self, name: &str, what: &str) -> String {
+        let (name, what) = (&*untrusted::line(name), &*untrusted::line(what));
         let painted = self.paint(Tone::Head, name);
         let whole = name.chars().count() + 2 + what.chars().count();
         if whole <= self.width {

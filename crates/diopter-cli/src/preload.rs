@@ -58,8 +58,9 @@ impl Places {
     /// may write to or replace.
     ///
     /// # Errors
-    /// There is none, with all places that were looked at; the named one may be another user's; or a
-    /// caller names one for a `dio` that has more privileges than the caller.
+    /// There is none, with all places that were looked at; another user may write to the one that
+    /// was named or found; or a caller names one for a `dio` that has more privileges than the
+    /// caller.
     pub fn find(&self) -> Result<PathBuf, String> {
         if let Some((by, path)) = &self.named {
             if self.is_privileged {

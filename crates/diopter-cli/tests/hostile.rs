@@ -14,8 +14,10 @@ use diopter_testkit::files::dir;
 use diopter_testkit::machine::{self, Loop};
 
 const NOBODY: u32 = 65_534;
-/// A title for the terminal, C1 control, bidirectional override and isolate, a hidden character.
-const HOSTILE: &str = "=x\u{1b}]0;owned\u{7}\u{1b}[31m\u{9b}2J\u{202e}fdp\u{2066}y\u{200b}";
+/// A title for the terminal, C1 control, bidirectional override and isolate, a hidden character, a
+/// line that looks like the program's.
+const HOSTILE: &str =
+    "=x\u{1b}]0;owned\u{7}\u{1b}[31m\u{9b}2J\u{202e}fdp\u{2066}y\u{200b}\ndio: all fine";
 
 fn dio(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
@@ -39,6 +41,12 @@ fn check(what: &str, bytes: &[u8]) {
     };
     let found: String = text.chars().filter(|it| bad(*it)).collect();
     assert_eq!(found, "", "{what}: {text:?}");
+}
+
+/// Fails for a line that another user wrote.
+fn check_lines(what: &str, bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    assert!(!text.lines().any(|line| line.starts_with("dio: all fine")), "{what}: {text}");
 }
 
 /// Keys of a result that may have any text.
@@ -142,6 +150,13 @@ fn hostile_text_in_names_and_documents_reaches_no_output_as_it_is() {
         vec!["bench", "--job", file, "."],
         vec!["bench", "--rw", HOSTILE, "."],
         vec!["bench", "--preset", HOSTILE, "."],
+        vec!["bench", "--bs", HOSTILE, "."],
+        vec!["cp", "--exclude", HOSTILE, file, &copy],
+        vec!["stripe", "info", manifest],
+        vec!["stripe", "info", missing],
+        vec!["sum", missing],
+        vec!["sum", "--check", missing],
+        vec!["verify", file, missing],
         vec!["lab", "run", HOSTILE],
         vec!["man", HOSTILE],
         vec!["trace", "--", missing],
@@ -160,6 +175,7 @@ fn checked(dir: &Path, commands: &[Vec<&str>]) -> usize {
         let output = run(dir, words);
         for bytes in [&output.stdout, &output.stderr] {
             check(&format!("{words:?}"), bytes);
+            check_lines(&format!("{words:?}"), bytes);
             let text = String::from_utf8_lossy(bytes);
             let marks = ["u{1b}", "u001b", "u{202e}", "u202e"];
             seen += usize::from(marks.iter().any(|mark| text.contains(mark)));

@@ -5,6 +5,8 @@
 mod bench;
 #[path = "names/cluster.rs"]
 mod cluster;
+#[path = "names/inputs.rs"]
+mod inputs;
 #[path = "names/library.rs"]
 mod library;
 #[path = "names/outputs.rs"]

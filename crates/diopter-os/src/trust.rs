@@ -1,6 +1,6 @@
-//! Whose file or directory may decide something: which program or library runs, what a
-//! configuration or a job file names, which file a path leads to. One walk from the root resolves
-//! every such name, by descriptor, so that what was checked is what is used.
+//! Trust in a file by its owner, its writers and the directories above it, which decides what may be
+//! loaded as a library, read as a configuration or a job file, or followed as a link. One walk from
+//! the root resolves every such name, by descriptor, so that what was checked is what is used.
 //!
 //! The rule is that of OpenSSH for its configuration: the owner is root or the effective user, no
 //! other user may write to it, and the same holds for each link and each directory above it. A
@@ -120,12 +120,13 @@ pub fn open(path: &Path) -> Result<File, Refusal> {
     opened.map(File::from).map_err(|errno| refused(Why::System(errno)))
 }
 
-/// What a held name may lead through.
+/// Links and directories that a held name may lead through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Links and directories of every user.
     Any,
-    /// Links of root and of the effective user: another user's link does not decide what is written.
+    /// Links of root and of the effective user: another user's link does not decide what is
+    /// written.
     OwnLinks,
     /// Links and directories that no other user may write to: the name stays what it is.
     Own,
@@ -190,7 +191,7 @@ pub fn open_document(path: &Path) -> io::Result<File> {
     Ok(File::from(crate::file::reopen_buffered(found.as_fd(), true, false)?))
 }
 
-/// What a walk checks.
+/// The checks of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     /// Each directory and each link on the way.

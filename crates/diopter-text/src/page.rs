@@ -9,9 +9,9 @@ const STYLE: &str = include_str!("../assets/page.css");
 /// Elements, numbers with their units, and the switch of the theme, which run before the scripts
 /// of a page.
 const SCRIPT: &str = include_str!("../assets/page.js");
-/// Forbids all requests.
+/// Forbids all requests. The last two are not among those of `default-src`.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
-                      img-src data:";
+                      img-src data:; base-uri 'none'; form-action 'none'";
 
 /// A self-contained page.
 #[derive(Clone, Debug)]

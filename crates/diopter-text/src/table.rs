@@ -4,6 +4,8 @@ use std::fmt;
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, presets};
 
+use crate::untrusted::line;
+
 /// Columns of blanks between those of a table.
 pub const GAP: u16 = 2;
 /// Columns that text needs in a table before numbers are folded too.
@@ -42,7 +44,7 @@ impl Table {
     /// Returns an empty table with these columns.
     #[must_use]
     pub fn new(columns: &[(&str, Side)]) -> Table {
-        let columns = columns.iter().map(|(head, side)| ((*head).to_owned(), *side)).collect();
+        let columns = columns.iter().map(|(head, side)| (line(head).into_owned(), *side)).collect();
         Table { columns, rows: Vec::new() }
     }
 
@@ -53,7 +55,8 @@ impl Table {
     /// If there are more cells, or fewer.
     pub fn row(&mut self, cells: Vec<String>) {
         assert_eq!(cells.len(), self.columns.len(), "a cell for every column");
-        self.rows.push(cells);
+        let one_line = |cell: String| if cell.contains('\n') { line(&cell).into() } else { cell };
+        self.rows.push(cells.into_iter().map(one_line).collect());
     }
 
     /// Removes the columns for whose head `is_dull` returns true.

@@ -49,6 +49,13 @@ pub fn name(name: impl AsRef<Path>) -> String {
     text(&format!("{name:?}")).into_owned()
 }
 
+/// Escapes the line feeds of a text that is part of one line: no name begins a line, which a reader
+/// would take for the program's. [`text`] escapes the output as a whole.
+#[must_use]
+pub fn line(text: &str) -> Cow<'_, str> {
+    if text.contains('\n') { Cow::Owned(text.replace('\n', "\\u{a}")) } else { Cow::Borrowed(text) }
+}
+
 /// Escapes text for a terminal or a text file: lines and tabs stay, other unsafe characters are
 /// written as `\u{1b}`.
 #[must_use]
@@ -100,8 +107,8 @@ pub fn page(html: &str) -> Cow<'_, str> {
 #[must_use]
 pub fn csv_field(field: &str) -> String {
     let is_formula = field.starts_with(['=', '+', '-', '@', '\t', '\r']);
-    let field = text(field);
-    if is_formula { format!("'{field}") } else { field.into_owned() }
+    let field = text(&line(field)).into_owned();
+    if is_formula { format!("'{field}") } else { field }
 }
 
 fn is_replaced(character: char) -> bool {
@@ -135,6 +142,12 @@ mod tests {
         assert_eq!(text(HOSTILE), expected);
         assert_eq!(styled(HOSTILE), expected);
         assert_eq!(text("a\n\tb \u{e9}\u{4e2d}"), "a\n\tb \u{e9}\u{4e2d}");
+    }
+
+    #[test]
+    fn a_line_stays_one() {
+        assert_eq!(line("a\nb\n\u{1b}[1m"), "a\\u{a}b\\u{a}\u{1b}[1m");
+        assert!(matches!(line("a\tb"), Cow::Borrowed("a\tb")));
     }
 
     #[test]

@@ -76,7 +76,8 @@ pub fn remove(path: &Path) -> Result<(), String> {
 }
 
 /// Returns why a path is in the power of another user than root and this one, if it is: a link or a
-/// directory that is another user's, or a directory that everyone may write and rename in.
+/// directory that is another user's, or a directory that everyone or a group other than root's may
+/// write and rename in.
 pub fn check(path: &Path) -> Result<(), String> {
     if !repo::is_root() {
         return Ok(());
@@ -96,9 +97,12 @@ fn check_one(path: &Path) -> Result<(), String> {
     if found.uid() != 0 {
         return refuse("it belongs to another user, who could replace what root writes");
     }
-    let is_open = found.mode() & 0o1002 == 0o002;
-    if found.is_dir() && is_open {
+    let is_sticky = found.mode() & 0o1000 != 0;
+    if found.is_dir() && found.mode() & 0o002 != 0 && !is_sticky {
         return refuse("everyone can write in it, and rename what root writes");
+    }
+    if found.is_dir() && found.mode() & 0o020 != 0 && found.gid() != 0 && !is_sticky {
+        return refuse("its group can write in it (chmod g-w), and rename what root writes");
     }
     if !found.is_dir() && !found.is_symlink() {
         return refuse("it is not a directory");
@@ -207,6 +211,10 @@ mod tests {
             assert!(error.contains(why), "{error}");
             assert!(fs::read_dir(dir).expect("a directory").next().is_none());
         }
+        fs::set_permissions(&open, Permissions::from_mode(0o775)).expect("open to root's group");
+        directory(&open.join("usr/lib")).expect("root's own");
+        std::os::unix::fs::chown(&open, None, Some(65534)).expect("another group's");
+        assert!(directory(&open.join("usr/bin")).unwrap_err().contains("its group can write"));
         fs::set_permissions(&open, Permissions::from_mode(0o1777)).expect("sticky, as /tmp");
         directory(&open.join("usr/bin")).expect("root's own");
         std::os::unix::fs::lchown(&to, Some(65534), None).expect("another user's link");

@@ -7,6 +7,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use diopter_os::trust::open_document;
+use diopter_text::untrusted;
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
@@ -91,17 +93,17 @@ impl Journal {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::AlreadyExists => format!(
                 "{} belongs to an interrupted run: resume it with --resume, or remove it",
-                path.display()
+                untrusted::name(path)
             ),
             _ if path.parent().is_none_or(|dir| dir.as_os_str().is_empty()) => format!(
                 "create {} in the working directory, where the result and its journal go: {error}; \
                  write them elsewhere with --json-out FILE",
-                path.display()
+                untrusted::name(path)
             ),
             _ => format!(
                 "create {}, the journal next to the result: {error}; name a result in another \
                  directory with --json-out FILE",
-                path.display()
+                untrusted::name(path)
             ),
         };
         let file = made.map_err(failed)?;
@@ -119,7 +121,7 @@ impl Journal {
         while let Some(record) = records.next()? {
             reached.take(&record);
         }
-        let failed = |error: io::Error| format!("cannot open {}: {error}", path.display());
+        let failed = |error: io::Error| format!("cannot open {}: {error}", untrusted::name(path));
         let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
         file.set_len(records.bytes).map_err(failed)?;
         file.seek(SeekFrom::End(0)).map_err(failed)?;
@@ -132,7 +134,10 @@ impl Journal {
         line.push(b'\n');
         // One write, so that an interruption rarely leaves part of a line.
         self.file.write_all(&line).map_err(|error| {
-            format!("write {}: {error}; free space and resume with --resume", self.path.display())
+            format!(
+                "write {}: {error}; free space and resume with --resume",
+                untrusted::name(&self.path)
+            )
         })
     }
 
@@ -160,12 +165,15 @@ impl Reached {
 
 impl Records {
     pub fn open(path: &Path) -> Result<Records, String> {
-        let opened = File::open(path);
+        let opened = open_document(path);
         let file = opened.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                format!("{} not found: no run was interrupted; leave --resume out", path.display())
+                format!(
+                    "{} not found: no run was interrupted; leave --resume out",
+                    untrusted::name(path)
+                )
             }
-            _ => format!("cannot open {}: {error}", path.display()),
+            _ => format!("cannot open {}: {error}", untrusted::name(path)),
         })?;
         Ok(Records { reader: BufReader::new(file), path: path.to_owned(), line: 0, bytes: 0 })
     }
@@ -176,10 +184,10 @@ impl Records {
             Some(Record::Begin(begin)) if begin.schema == SCHEMA => Ok(*begin),
             Some(Record::Begin(begin)) => Err(format!(
                 "{} is a journal `{}`, and this dio reads `{SCHEMA}`; use the dio that wrote it",
-                self.path.display(),
+                untrusted::name(&self.path),
                 begin.schema
             )),
-            _ => Err(format!("{} is not a journal of dio bench", self.path.display())),
+            _ => Err(format!("{} is not a journal of dio bench", untrusted::name(&self.path))),
         }
     }
 
@@ -187,7 +195,7 @@ impl Records {
     #[expect(clippy::should_implement_trait, reason = "it can fail, and then it ends")]
     pub fn next(&mut self) -> Result<Option<Record>, String> {
         let mut line = Vec::new();
-        let failed = |error: io::Error| format!("read {}: {error}", self.path.display());
+        let failed = |error: io::Error| format!("read {}: {error}", untrusted::name(&self.path));
         let mut bounded = (&mut self.reader).take(LINE_BYTES_MAX);
         let length = bounded.read_until(b'\n', &mut line).map_err(failed)?;
         if length == 0 || !line.ends_with(b"\n") {
@@ -202,7 +210,7 @@ impl Records {
             Err(_) if self.reader.fill_buf().map_err(failed)?.is_empty() => Ok(None),
             Err(error) => Err(format!(
                 "{} line {}: {error}; the journal is damaged: remove it and start again",
-                self.path.display(),
+                untrusted::name(&self.path),
                 self.line
             )),
         }

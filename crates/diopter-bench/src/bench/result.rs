@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use diopter_text::untrusted;
+
 use super::assemble;
 use crate::whole;
 
@@ -46,7 +48,7 @@ impl ResultFile {
     /// It cannot be written; the previous result stays.
     pub fn write(&mut self) -> Result<(), String> {
         let started = Instant::now();
-        let shown = self.path.display();
+        let shown = untrusted::name(&self.path);
         let io_error =
             |error: std::io::Error| format!("write {shown}: {error}; choose another place");
         let mut failed = None;
@@ -70,7 +72,7 @@ impl ResultFile {
     pub fn finish(mut self, is_whole: bool) -> Result<(), String> {
         self.write()?;
         let file = File::open(&self.path).and_then(|file| file.sync_all());
-        file.map_err(|error| format!("flush {}: {error}", self.path.display()))?;
+        file.map_err(|error| format!("flush {}: {error}", untrusted::name(&self.path)))?;
         if is_whole {
             let journal = journal_of(&self.path);
             let removed = fs::remove_file(&journal);

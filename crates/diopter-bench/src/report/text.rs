@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use diopter_text::{GAP, Side, Table, wrapped};
+use diopter_text::{GAP, Side, Table, untrusted, wrapped};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::absolute::blocks;
@@ -57,6 +57,7 @@ fn put(text: &mut String, line: &str) {
 
 /// Writes a paragraph in lines of the terminal's width; all but the first are indented.
 fn put_wrapped(text: &mut String, paragraph: &str, style: TextStyle) {
+    let paragraph = &*untrusted::line(paragraph);
     let words = paragraph.trim_start();
     let indent = " ".repeat(paragraph.len() - words.len());
     let hanging = format!("{indent}  ");

@@ -10,6 +10,7 @@ use clap_complete::Shell;
 use diopter::engine::{BoundaryPolicy, CompletionPolicy, MergePolicy, SubmitPolicy};
 use diopter::{Policies, Preset};
 use diopter_copy::Pattern;
+use diopter_text::untrusted;
 
 use super::bench::{BenchArgs, BenchRoundArgs};
 use super::check::{SumArgs, VerifyArgs};
@@ -425,8 +426,20 @@ pub struct SchemaArgs {
 /// Parses the command line.
 ///
 /// # Errors
-/// clap's: a wrong command line, or help and version, which are printed instead.
+/// clap's: a wrong command line, or help and version, which are printed instead. No word begins a
+/// line of the message.
 pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
+    parse_as_is(words).map_err(|error| {
+        if !words.iter().any(|word| word.as_encoded_bytes().contains(&b'\n')) {
+            return error;
+        }
+        let line = |word: &OsString| untrusted::line(&word.to_string_lossy()).into_owned().into();
+        let lines: Vec<OsString> = words.iter().map(line).collect();
+        parse_as_is(&lines).err().unwrap_or(error)
+    })
+}
+
+fn parse_as_is(words: &[OsString]) -> Result<Cli, clap::Error> {
     let mut command = help::arranged(Cli::command()).color(color_of(words));
     // Not in the definitions: the manual has nothing of the machine that it was made on.
     if words.iter().any(|word| word == "--version") {
@@ -444,7 +457,7 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     if let Command::Cp(CpArgs { names, target_directory: None, .. }) = &cli.command
         && let [source] = names.as_slice()
     {
-        let message = format!("missing destination after '{}'", source.display());
+        let message = format!("missing destination after '{}'", untrusted::name(source));
         let cp = command.find_subcommand_mut("cp").expect("a command");
         return Err(cp.error(ErrorKind::MissingRequiredArgument, message));
     }

@@ -4,16 +4,15 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use diopter::BackendKind;
 use diopter_copy::{
     Checked, Checker, Failure, LINE_BYTES_MAX, ManifestLine, ReadFrom, Signal, StopFlag, Sum,
 };
+use diopter_os::trust::open_document;
 use diopter_text::untrusted;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::OFlags;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -162,10 +161,7 @@ fn check_all(
     let opened = if is_input(list) {
         input(stop)
     } else {
-        // A fifo without a writer would be waited for.
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let file = File::options().read(true).custom_flags(flags).open(list);
-        file.map(|file| Interruptible { file, stop })
+        open_document(list).map(|file| Interruptible { file, stop })
     };
     let opened = opened.map(BufReader::new);
     let shown = untrusted::name(list);

@@ -21,9 +21,10 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
 /// How to connect.
 #[derive(Clone, Debug)]
 pub struct Connect {
-    /// The configuration, which another user must not own or write to; `None` for the first of `$CEPH_CONF`, `/etc/ceph/ceph.conf` and
-    /// `~/.ceph/ceph.conf` that exists. Ceph's tools would also read `ceph.conf` in the current
-    /// directory, which is another user's file as often as not.
+    /// The configuration, which another user must not own or write to; `None` for the first of
+    /// `$CEPH_CONF`, `/etc/ceph/ceph.conf` and `~/.ceph/ceph.conf` that exists. Ceph's tools would
+    /// also read `ceph.conf` in the current directory, which is another user's file as often as
+    /// not.
     pub conf: Option<PathBuf>,
     /// The user without `client.`.
     pub user: String,

@@ -59,7 +59,8 @@ pub fn is_job_file(path: &Path) -> bool {
 }
 
 /// Returns true if a file is a text whose first line other than comments is the name of a section,
-/// as that of a job file is. A larger file, and one with other bytes, is data whatever its start is.
+/// as that of a job file is. A larger file, and one with other bytes, is data whatever its start
+/// is.
 #[must_use]
 pub fn looks_like_job_file(path: &Path) -> bool {
     let mut bytes = Vec::new();

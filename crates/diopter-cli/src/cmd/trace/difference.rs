@@ -1,9 +1,9 @@
 //! `dio trace --diff A B`: two documents of traces, and what changed between them, as text.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use diopter_os::trust::open_document;
 use diopter_text::{Side, Table, untrusted};
 use diopter_trace::diff::{FigureChange, TraceDiff, diff};
 use diopter_trace::document::{SCHEMA, Summary};
@@ -28,7 +28,7 @@ fn read(path: &Path) -> Result<Summary, String> {
     let failed = |what: &str, error: std::io::Error| {
         format!("{what} {name}: {error}; name two documents of dio trace --json")
     };
-    let file = File::open(path).map_err(|error| failed("cannot open", error))?;
+    let file = open_document(path).map_err(|error| failed("cannot open", error))?;
     let mut bytes = Vec::new();
     file.take(DOCUMENT_BYTES_MAX + 1)
         .read_to_end(&mut bytes)
