@@ -20,9 +20,9 @@ use std::sync::Arc;
 use diopter::Errno;
 use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
 use diopter_os::ids::effective_user;
+use diopter_os::random;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
 use rustix::io::retry_on_intr;
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::failure::Failure;
 
@@ -115,10 +115,7 @@ pub fn id_of(metadata: &Metadata) -> FileId {
 
 /// Returns 16 hexadecimal digits that no other process can guess.
 pub fn random_digits() -> Result<String, Errno> {
-    let mut bytes = [0u8; 8];
-    let length = getrandom(&mut bytes[..], GetRandomFlags::empty())?;
-    assert_eq!(length, bytes.len(), "getrandom(2) returns up to 256 bytes whole");
-    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
+    Ok(format!("{:016x}", u64::from_ne_bytes(random::bytes()?)))
 }
 
 impl Dir {

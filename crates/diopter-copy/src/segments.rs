@@ -99,7 +99,7 @@ impl Segments {
         let objects = || (0..).map(ObjectIndex).zip(file.object_descriptors());
         let mut start = self.size;
         for (index, fd) in objects() {
-            let data = next_data(fd, to_object(index, self.position))?;
+            let data = next_data(fd, to_object(index, self.position));
             start = data.map_or(start, |at| start.min(to_file(index, at)));
         }
         if start >= self.size {
@@ -107,7 +107,7 @@ impl Segments {
         }
         let mut end = self.size;
         for (index, fd) in objects() {
-            let hole = next_hole(fd, to_object(index, start))?;
+            let hole = next_hole(fd, to_object(index, start));
             end = hole.map_or(end, |at| end.min(to_file(index, at)));
         }
         // If the file was truncated since, reading it will fail.
@@ -115,23 +115,20 @@ impl Segments {
     }
 }
 
-/// Returns the next data of an object, from a byte on; `None` if only a hole follows.
-fn next_data(fd: BorrowedFd<'_>, from: u64) -> Result<Option<u64>, Errno> {
-    match seek_data(fd, from) {
-        // A file system or device without holes: all is data.
-        Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(Some(from)),
-        other => other,
-    }
+/// Returns the next data of an object, from a byte on; `None` if only a hole follows. Holes are a
+/// hint: where they are not reported, whatever the error, all is data, and to read it reports what
+/// is wrong with the file.
+fn next_data(fd: BorrowedFd<'_>, from: u64) -> Option<u64> {
+    seek_data(fd, from).unwrap_or(Some(from))
 }
 
 /// Returns the next hole of an object, its end at the latest; `None` if there is none.
-fn next_hole(fd: BorrowedFd<'_>, from: u64) -> Result<Option<u64>, Errno> {
+fn next_hole(fd: BorrowedFd<'_>, from: u64) -> Option<u64> {
     match seek_hole(fd, from) {
-        Ok(at) => Ok(Some(at)),
+        Ok(at) => Some(at),
         // The byte is past the end.
-        Err(Errno::ENXIO) => Ok(Some(from)),
-        Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(None),
-        Err(errno) => Err(errno),
+        Err(Errno::ENXIO) => Some(from),
+        Err(_) => None,
     }
 }
 

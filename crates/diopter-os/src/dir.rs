@@ -202,12 +202,16 @@ impl Dir {
     }
 
     /// Returns true if the name refers to this open file.
-    #[must_use]
-    pub fn is_name_of(&self, name: &OsStr, fd: BorrowedFd<'_>) -> bool {
-        let there = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
-        match (there, rustix::fs::fstat(fd)) {
-            (Ok(there), Ok(open)) => (there.st_dev, there.st_ino) == (open.st_dev, open.st_ino),
-            _ => false,
+    ///
+    /// # Errors
+    ///
+    /// Fails with the errno of stat(2), unless the name does not exist.
+    pub fn is_name_of(&self, name: &OsStr, fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+        let open = rustix::fs::fstat(fd)?;
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => Ok((there.st_dev, there.st_ino) == (open.st_dev, open.st_ino)),
+            Err(rustix::io::Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno.into()),
         }
     }
 
@@ -351,11 +355,12 @@ mod tests {
         let second = dir.create(name("b"), 0o600).unwrap();
         assert_eq!(dir.create(name("a"), 0o600).unwrap_err(), Errno::EEXIST);
         assert_eq!(dir.rename_new(name("b"), name("a")), Err(Errno::EEXIST));
-        assert!(!dir.is_name_of(name("a"), second.as_fd()));
+        assert_eq!(dir.is_name_of(name("a"), second.as_fd()), Ok(false));
+        assert_eq!(dir.is_name_of(name("none"), second.as_fd()), Ok(false));
         dir.rename_new(name("b"), name("c")).unwrap();
         assert_eq!((dir.has(name("b")), dir.has(name("c"))), (Ok(false), Ok(true)));
         dir.replace(name("c"), name("a")).unwrap();
-        assert!(dir.is_name_of(name("a"), second.as_fd()));
+        assert_eq!(dir.is_name_of(name("a"), second.as_fd()), Ok(true));
         dir.sync().unwrap();
         dir.remove(name("a")).unwrap();
         assert_eq!(dir.has(name("a")), Ok(false));

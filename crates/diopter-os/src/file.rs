@@ -205,11 +205,20 @@ pub fn open_at(
         other => other,
     }
     .map_err(|errno| failure("open", errno))?;
+    inspect_opened(fd, is_device, options.create_new).inspect_err(|_| {
+        if options.create_new {
+            // No caller has it. The failure is reported, and not that to clean up.
+            rustix::fs::unlinkat(dir, path, AtFlags::empty()).unwrap_or(());
+        }
+    })
+}
+
+fn inspect_opened(fd: OwnedFd, is_device: bool, is_new: bool) -> Result<OpenedFile, OpenFailure> {
     let kind = kind_of(&rustix::fs::fstat(&fd).map_err(|errno| failure("fstat", errno))?)?;
     if kind == FileKind::BlockDevice && !is_device {
         return Err(failure("the path changed while it was opened", Errno::EAGAIN));
     }
-    settle_flags(&fd, options.create_new).map_err(|errno| failure("fcntl", errno))?;
+    settle_flags(&fd, is_new).map_err(|errno| failure("fcntl", errno))?;
     inspect(fd)
 }
 

@@ -56,6 +56,7 @@ pub mod child;
 pub mod privilege;
 pub mod errno;
 pub mod limit;
+pub mod random;
 pub mod fork;
 mod per_process;
 

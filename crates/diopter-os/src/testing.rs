@@ -204,6 +204,15 @@ pub fn refuse_limits(errno: Errno) -> io::Result<()> {
     refuse_calls(&[libc::SYS_prlimit64, libc::SYS_getrlimit, libc::SYS_setrlimit], errno)
 }
 
+/// Makes the kernel fail every later getrandom(2) of this process with `errno`. It cannot be
+/// undone.
+///
+/// # Errors
+/// Fails as seccomp does.
+pub fn refuse_random(errno: Errno) -> io::Result<()> {
+    refuse_calls(&[libc::SYS_getrandom], errno)
+}
+
 /// Makes the kernel fail every later call for the user, the group and the number of this process
 /// with `errno`. It cannot be undone.
 ///

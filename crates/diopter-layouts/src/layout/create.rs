@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use diopter_os::dir::{Dir, Document, errno_of};
 use diopter_os::file::{self, OpenedFile};
-use diopter_os::{Errno, xattr};
+use diopter_os::{Errno, random, xattr};
 
 use super::manifest::size_max;
 use super::objects::{Met, check_stripe_size, identify};
@@ -147,7 +147,7 @@ impl Layout {
         let path = std::path::absolute(given).map_err(|error| fail(errno_of(&error)))?;
         let directory = Dir::of(dir).map_err(&fail)?;
         let name = new_name(&directory, &path)?;
-        let uuid = Uuid::new_v4();
+        let uuid = random_uuid().map_err(&fail)?;
         let usual = |index: ObjectIndex| format!("{name}.{}", index.0);
         let found = striping.objects().map(|index| directory.has(OsStr::new(&usual(index))));
         let is_taken = found.collect::<Result<Vec<bool>, Errno>>().map_err(&fail)?.contains(&true);
@@ -259,7 +259,8 @@ fn plan(path: &Path, options: &CreateOptions) -> Result<Creation, LayoutError> {
         let striping = Striping::new(options.stripe_size, objects.len())?;
         size_max(striping, &objects)
     });
-    let manifest = Manifest::new(Uuid::new_v4(), options.stripe_size, objects, size);
+    let uuid = random_uuid().map_err(system(WHAT, path))?;
+    let manifest = Manifest::new(uuid, options.stripe_size, objects, size);
     Creation::new(path, (directory, home), manifest.map_err(fail)?, options.mode)
 }
 
@@ -331,9 +332,15 @@ fn publish(
     let published = directory.rename_new(&temporary, name);
     // The first error is the one that is returned.
     published.inspect_err(|_| directory.remove(&temporary).unwrap_or(()))?;
-    if !directory.is_name_of(name, file.as_fd()) {
+    match directory.is_name_of(name, file.as_fd()) {
+        Ok(true) => {}
         // A process that may change the directory has replaced one of the two names.
-        return Err(Errno::ESTALE);
+        Ok(false) => return Err(Errno::ESTALE),
+        Err(errno) => {
+            // A manifest without its objects is of no use.
+            directory.remove(name).unwrap_or(());
+            return Err(errno);
+        }
     }
     directory.sync().inspect_err(|_| directory.remove(name).unwrap_or(()))?;
     Ok(file)
@@ -341,6 +348,11 @@ fn publish(
 
 fn not_utf8() -> LayoutErrorKind {
     LayoutErrorKind::Name("the path is not UTF-8 and can't be written into a manifest")
+}
+
+/// Returns the id of a new layout.
+pub(super) fn random_uuid() -> Result<Uuid, Errno> {
+    Ok(uuid::Builder::from_random_bytes(random::bytes()?).into_uuid())
 }
 
 /// Returns the part of objects' names that differs between layouts with the same name.

@@ -241,10 +241,10 @@ fn write_beside(
     (manifest, bytes, is_marked): (&Manifest, &[u8], bool),
     permissions: &Permissions<'_>,
 ) -> Result<(OsString, File), Errno> {
-    let random = Uuid::new_v4().simple().to_string();
+    let random = create::suffix_of(create::random_uuid()?);
     let mut temporary = OsString::from(".");
     temporary.push(name);
-    temporary.push(format!(".{}", &random[..8]));
+    temporary.push(format!(".{random}"));
     let mode = match permissions {
         Permissions::New(mode) => *mode & !WRITABLE_BITS,
         Permissions::Like(_) => 0o600,

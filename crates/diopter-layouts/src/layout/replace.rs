@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use diopter_os::Errno;
 use diopter_os::dir::{Dir, errno_of};
 
-use super::create::{NewObject, NewObjects, suffix_of, sync};
+use super::create::{NewObject, NewObjects, random_uuid, suffix_of, sync};
 use super::{
-    Layout, Manifest, Object, ObjectAccess, ObjectKind, OpenedObject, Permissions, Uuid, give,
-    set_mode, system, write_beside,
+    Layout, Manifest, Object, ObjectAccess, ObjectKind, OpenedObject, Permissions, give, set_mode,
+    system, write_beside,
 };
 use diopter_core::extent::ObjectIndex;
 
@@ -95,7 +95,7 @@ impl Layout {
     /// Fails with `NotReplaceable` if a device is among the objects, and as
     /// [`Layout::open_objects`], seals aside, and [`Layout::create`] do.
     pub fn replace(&mut self) -> Result<Replacement<'_>, LayoutError> {
-        let uuid = Uuid::new_v4();
+        let uuid = random_uuid().map_err(system("replace layout", &self.path))?;
         let suffix = suffix_of(uuid);
         let fail = |kind| LayoutError::new(kind, "replace layout", &self.path);
         let not_text =
@@ -166,7 +166,7 @@ impl Layout {
             self.directory.remove(&temporary).unwrap_or(());
             return Err(fail(errno));
         }
-        if !self.directory.is_name_of(&self.name, file.as_fd()) {
+        if !self.directory.is_name_of(&self.name, file.as_fd()).map_err(&fail)? {
             // A process that may change the directory has replaced one of the two names.
             return Err(LayoutError::new(LayoutErrorKind::Changed, what, &self.path));
         }
@@ -213,7 +213,7 @@ impl Layout {
         }
         let dir = &dirs[parent];
         let name = relative.file_name().unwrap_or(OsStr::new(""));
-        if !dir.is_name_of(name, open.opened.fd.as_fd()) {
+        if !dir.is_name_of(name, open.opened.fd.as_fd()).map_err(&fail)? {
             return Err(fail(Errno::ESTALE));
         }
         dir.remove(name).map_err(&fail)

@@ -229,6 +229,9 @@ impl Door {
     ) -> Ended {
         command.env("DIOPTER_BACKEND", backend).env("DIOPTER_PRELOAD", &ground.built.preload);
         command.env("RUST_BACKTRACE", "0");
+        for variable in ["DIOPTER_CELLS", "DIOPTER_CHECK", "DIOPTER_SEED", "DIOPTER_SOAK"] {
+            command.env_remove(variable);
+        }
         // Cargo's, which has the loader look at a hundred places.
         watched::run(command.env_remove("LD_LIBRARY_PATH"), limit)
     }
