@@ -60,7 +60,7 @@ impl DirectState {
     }
 
     /// Returns the state of several objects together: the least that is known of one.
-    fn least(self, other: DirectState) -> DirectState {
+    pub(crate) fn least(self, other: DirectState) -> DirectState {
         let rank = |state| match state {
             DirectState::Buffered => 0,
             DirectState::Unknown => 1,

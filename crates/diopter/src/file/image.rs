@@ -27,7 +27,7 @@ use diopter_os::{Errno, IoBuf, LentOnce, OpenObject, RwFlags, rw};
 use crate::direct::{DirectState, DirectStates};
 use crate::error::Result;
 use crate::file::options::{Examined, remedy_of};
-use crate::file::{Facts, File, Inner, OpenOptions, directness_of};
+use crate::file::{Facts, File, Inner, OpenOptions, Sample, directness_of};
 use crate::probe::{loops_over, mounts_of};
 
 /// Bytes of metadata that are read at once, at most: the largest directory block of XFS.
@@ -240,6 +240,7 @@ impl Image {
             #[cfg(feature = "layouts")]
             layout: None,
             facts,
+            sample: Sample::new(),
             given: None,
         };
         Ok(File { inner: Arc::new(inner) })

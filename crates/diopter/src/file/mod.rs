@@ -4,6 +4,7 @@
 mod asynchronous;
 mod cursor;
 mod descriptor;
+mod directness;
 #[cfg(feature = "images")]
 mod image;
 mod in_flight;
@@ -35,16 +36,17 @@ use diopter_core::request::{Refused, Request, RequestOp};
 use diopter_core::stripe::Striping;
 use diopter_core::sync::Arc;
 use diopter_core::units::{FileOffset, FileRange, to_u64, to_usize};
-use diopter_os::file::{self, Alignment, AtomicWrite, DirectSupport, FileKind};
+use diopter_os::file::{Alignment, AtomicWrite, DirectSupport, FileKind};
 use diopter_os::{Errno, Lent, LentOnce, RwFlags, space};
 
-use crate::direct::{self, DirectState, DirectStates, WriteBack};
+use crate::direct::DirectStates;
 use crate::error::{Error, Result};
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::register_buffers_for_futures;
 pub use asynchronous::{AsyncDriver, RequestFuture, SyncFuture, TransferFuture, use_for_futures};
 pub use cursor::FileCursor;
+use directness::{SAMPLED_BYTES_MIN, Sample};
 #[cfg(feature = "images")]
 pub use image::Image;
 pub use in_flight::InFlight;
@@ -76,6 +78,7 @@ struct Inner {
     #[cfg(feature = "layouts")]
     layout: Option<SharedLayout>,
     facts: Facts,
+    sample: Sample,
     /// The descriptor that the caller gave, where another one of the same file is used. Closing it
     /// would release the process's POSIX locks on the file.
     given: Option<OwnedFd>,
@@ -221,6 +224,23 @@ impl File {
     }
 
     fn transfer(
+        &self,
+        op: RequestOp,
+        mut lent: Lent<'_, '_>,
+        (offset, length): (u64, u64),
+        flags: RwFlags,
+    ) -> Result<usize> {
+        if length >= SAMPLED_BYTES_MIN && op == RequestOp::Read {
+            let before = self.begin_large_read(&mut lent, (offset, length));
+            let moved = self.transfer_lent(op, lent, (offset, length), flags);
+            self.end_large_read(before, (offset, length));
+            return moved;
+        }
+        self.transfer_lent(op, lent, (offset, length), flags)
+    }
+
+    #[inline]
+    fn transfer_lent(
         &self,
         op: RequestOp,
         mut lent: Lent<'_, '_>,
@@ -419,37 +439,6 @@ impl File {
     #[must_use]
     pub fn hybrid_counters(&self) -> HybridCounters {
         self.inner.target.hybrid_counters()
-    }
-
-    /// Returns how much of the file's I/O can be direct.
-    #[must_use]
-    pub fn direct_support(&self) -> DirectSupport {
-        self.inner.facts.direct
-    }
-
-    /// Returns how much opening it found out about direct I/O. A trial was made for a strict file,
-    /// and on btrfs for one that is open for writing.
-    #[must_use]
-    pub fn direct_states(&self) -> DirectStates {
-        self.inner.facts.states
-    }
-
-    /// Finds out whether direct I/O on the file is direct. On its file system one block of a file
-    /// without a name is written and read, once for each kind of file; the result is remembered.
-    /// The file itself is neither read nor written. Its requests are served as before.
-    ///
-    /// Without permission to make a file there, on a file system that is mounted read-only or has
-    /// no `O_TMPFILE`, both states are [`DirectState::Unknown`](crate::DirectState::Unknown).
-    #[must_use]
-    pub fn try_direct(&self) -> DirectStates {
-        let each = self.object_descriptors().map(|object| {
-            let inspected = object.try_clone_to_owned().ok().map(file::inspect);
-            match inspected {
-                Some(Ok(opened)) => direct::tried_on_content(&opened, WriteBack::Not),
-                _ => DirectStates::both(DirectState::Unknown),
-            }
-        });
-        each.reduce(DirectStates::least).expect("a file has objects")
     }
 
     /// Returns the bios that a request would become, without making it. Reads the file's extents,

@@ -18,7 +18,7 @@ use crate::direct::{self, DirectStates};
 use crate::error::Result;
 #[cfg(feature = "layouts")]
 use crate::file::striped;
-use crate::file::{Facts, File, Inner, directness_of};
+use crate::file::{Facts, File, Inner, Sample, directness_of};
 
 /// Options for opening a [`File`]; every one is off at first.
 ///
@@ -286,6 +286,7 @@ impl OpenOptions {
             #[cfg(feature = "layouts")]
             layout: None,
             facts,
+            sample: Sample::new(),
             given,
         };
         File { inner: Arc::new(inner) }

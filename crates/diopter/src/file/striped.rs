@@ -29,7 +29,7 @@ use diopter_os::{Errno, IoBuf, rw, xattr};
 use crate::direct::{self, DirectStates};
 use crate::error::Result;
 use crate::file::directness_of;
-use crate::file::{Facts, File, Inner, OpenOptions};
+use crate::file::{Facts, File, Inner, OpenOptions, Sample};
 
 /// A file whose bytes are dealt out to several objects, RAID-0: files on one or more file systems,
 /// or whole devices. It is a [`File`]; what is only a striped file's is here.
@@ -221,7 +221,16 @@ impl File {
         let (target, objects) = put_together(manifest, objects, access, facts);
         let target = Arc::new(target);
         target.inode_lock();
-        File { inner: Arc::new(Inner { target, objects, layout: None, facts, given: None }) }
+        File {
+            inner: Arc::new(Inner {
+                target,
+                objects,
+                layout: None,
+                facts,
+                sample: Sample::new(),
+                given: None,
+            }),
+        }
     }
 }
 
@@ -325,7 +334,16 @@ fn assemble(
     let target = Arc::new(target);
     target.inode_lock();
     let layout = Some(SharedLayout { manifest, layout, file });
-    File { inner: Arc::new(Inner { target, objects, layout, facts, given: None }) }
+    File {
+        inner: Arc::new(Inner {
+            target,
+            objects,
+            layout,
+            facts,
+            sample: Sample::new(),
+            given: None,
+        }),
+    }
 }
 
 /// Returns what direct I/O on all objects needs, and how much of it is direct.

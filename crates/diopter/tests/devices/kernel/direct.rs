@@ -210,6 +210,36 @@ fn a_buffer_of_diopter_is_read_into_directly_though_nothing_was_written_to_it() 
 }
 
 #[test]
+fn a_read_that_is_seen_to_fall_back_is_counted_and_the_next_memory_populated() {
+    let _alone = machine::alone();
+    let Some(mount) = mounted(FileSystem::Btrfs, "defaults") else { return };
+    let path = mount.path().join("data");
+    let bytes = noise(4 << 20);
+    fs::write(&path, &bytes).unwrap();
+    uncache(&path);
+    let file = File::open(&path).unwrap();
+    let before = file.direct_states();
+    // Memory that was never written: it is mapped for it.
+    let mut first = vec![0; 4 << 20];
+    file.read_exact_at(&mut first, 0).unwrap();
+    if pages(&path) == 0 {
+        // This kernel faults memory in.
+        assert_eq!((file.buffered_reads_seen(), file.direct_states()), (0, before));
+    } else {
+        assert_eq!(file.buffered_reads_seen(), 1);
+        assert_eq!(file.direct_states().reads, DirectState::Unknown);
+        uncache(&path);
+        let mut second = vec![0; 4 << 20];
+        file.read_exact_at(&mut second, 0).unwrap();
+        assert_eq!(pages(&path), 0);
+        assert!(second == bytes);
+    }
+    assert!(first == bytes);
+    drop(file);
+    mount.finish().unwrap();
+}
+
+#[test]
 fn data_in_the_journal_is_buffered_and_a_strict_open_refused() {
     let _alone = machine::alone();
     let Some(mount) = mounted(EXT4, "data=journal") else { return };
