@@ -221,7 +221,7 @@ impl Advised {
         let (read, written) = (&self.known.read, &self.known.written);
         let start = self.known.start.load(Relaxed);
         let end = seek(self.fd, SeekFrom::Current(0)).unwrap_or(0);
-        if read.length() == 0 && written.length() == 0 && end > start {
+        if read.moved.load(Relaxed) == 0 && written.moved.load(Relaxed) == 0 && end > start {
             written.add(start, end - start);
         }
         self.drop_before(read.to.load(Relaxed), read, false);

@@ -1,14 +1,17 @@
 //! File systems: fsx on each, and one that is full.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use diopter_os::fiemap::fiemap;
 use diopter_testkit::env::{Capability, is_soak, seed, skip, tried};
 use diopter_testkit::files;
 use diopter_testkit::machine::{FileSystem, Loop, Mount, loop_missing, run};
+use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::support::{command, compiled, dio_run, text, tools};
+use crate::support::{command, compiled, dio_run, make_cold, text, tools};
 
 /// Operations of one run of fsx, and of a long one.
 const OPERATIONS: u64 = 3000;
@@ -123,28 +126,43 @@ fn fsx_on_btrfs() {
     checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// Writes 40 MiB to a disk of which 12 MiB can be written; returns what dd prints.
-fn write_with_fsync(mount: &Mount, options: Option<&[&str]>) -> String {
-    let to = format!("of={}", mount.path().join("file").display());
-    let words = ["dd", "if=/dev/zero", &to, "bs=1M", "count=40", "conv=fsync", "status=none"];
-    let output = command(options, &words).env("LC_ALL", "C").output().expect("it runs");
-    assert!(!output.status.success(), "{options:?}");
-    text(&output)
+/// Makes a file whose blocks the disk has lost, without room for new ones. The metadata can be
+/// written.
+fn file_without_blocks(small: &Mount, mount: &Mount) -> PathBuf {
+    let path = mount.path().join("file");
+    fs::write(&path, vec![1; 32 << 20]).expect("room");
+    let file = fs::File::open(&path).expect("it is there");
+    file.sync_all().expect("room");
+    let backing = fs::File::options().write(true).open(mount.device().backing()).expect("a file");
+    let extents = fiemap(file.as_fd(), 0, 32 * MIB, true, 4096).expect("extents");
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    for extent in extents {
+        fallocate(&backing, flags, extent.physical, extent.length).expect("a hole");
+    }
+    // What is in the page cache from before would get no advice.
+    make_cold(&path);
+    // The last write is short.
+    fs::write(small.path().join("filler"), vec![0; 64 << 20]).expect_err("no room");
+    path
 }
 
 /// Advice waits for the write-back, and leaves its error to the fsync.
 #[test]
 fn the_error_of_a_write_back_is_that_of_fsync() {
+    let Some(program) = compiled("bystander", &[]) else { return };
     if let Some(why) = loop_missing() {
         return skip(Capability::Loop, why);
     }
-    let small = Mount::tmpfs(12 * MIB).expect("a file system");
     for options in [None, Some(["--all"].as_slice())] {
+        let small = Mount::tmpfs(38 * MIB).expect("a file system");
         let device = Loop::new_in(small.path(), "small", 64 * MIB).expect("a device");
         let kind = FileSystem::Ext4 { block: 4096, extra: &["-O", "^has_journal"] };
         let mount = Mount::on(device, kind, "rw").expect("a mount");
-        let said = write_with_fsync(&mount, options);
-        assert!(said.contains("fsync failed"), "{options:?}: {said}");
+        let path = file_without_blocks(&small, &mount);
+        let words = [&program, Path::new("fsync_of_the_parent"), &path];
+        let words = words.map(|word| word.to_str().expect("UTF-8"));
+        let output = command(options, &words).output().expect("it runs");
+        assert_eq!(text(&output), "fsync: No space left on device\n", "{options:?}");
     }
 }
 

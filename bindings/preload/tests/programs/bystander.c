@@ -197,12 +197,24 @@ static void beside(void) {
 	printf("lost: %d\n", lost);
 }
 
+/* What a child has written is written back when it exits: an error of that is the parent's fsync. */
+static void fsync_of_the_parent(void) {
+	int fd = open(path, O_RDWR);
+	if (!fork()) {
+		write(fd, memory, MIB);
+		write(fd, memory, MIB);
+		exit(0);
+	}
+	wait(0);
+	printf("fsync: %s\n", fsync(fd) ? strerror(errno) : "done");
+}
+
 int main(int count, char **arguments) {
 	static const struct { const char *name; void (*run)(void); } all[] = {
 		{"confined_errors", confined_errors}, {"confined_kills", confined_kills},
 		{"confined_by_number", confined_by_number}, {"copy_threads", copy_threads},
 		{"raw_closes", raw_closes}, {"executed", executed}, {"parts", parts},
-		{"beside", beside},
+		{"beside", beside}, {"fsync_of_the_parent", fsync_of_the_parent},
 	};
 	if (count != 3)
 		return 1;
