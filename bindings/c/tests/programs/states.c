@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -154,6 +155,26 @@ static void waiting(void)
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
+/* A write that the limit on the size of files cuts, and whose completion is not taken. */
+static void unseen(void)
+{
+    enum { LENGTH = 16384 };
+    struct rlimit before;
+    unsigned char *bytes = calloc(1, LENGTH);
+    CHECK(bytes != NULL && getrlimit(RLIMIT_FSIZE, &before) == 0);
+    struct rlimit limit = {LENGTH / 2, before.rlim_max};
+    struct dpt_file *cut = open_file("cut", O_RDWR | O_CREAT | O_TRUNC, 0);
+    struct dpt_queue *own = make_queue(backend);
+    struct dpt_request request = request_of(cut, DPT_OP_WRITE, 0, bytes, LENGTH, 1);
+    CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    CHECK(dpt_queue_submit(own, &request, 1) == 1);
+    REFUSED(dpt_queue_destroy(own), EFBIG);
+    CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    CHECK(dpt_file_close(cut) == 0);
+    free(bytes);
+}
+
 int main(int argc, char **argv)
 {
     pthread_t thread;
@@ -164,6 +185,7 @@ int main(int argc, char **argv)
     CHECK(pthread_join(thread, NULL) == 0);
     forked();
     waiting();
+    unseen();
     CHECK(dpt_queue_destroy(queue) == 0);
     CHECK(dpt_file_close(file) == 0);
     return 0;
