@@ -24,6 +24,9 @@ const JOURNAL_MARK: &[u8] = br#"{"begin":{"schema":"diopter.bench-journal/"#;
 /// Larger files are refused: they are not results.
 const BYTES_MAX: u64 = 1 << 30;
 
+/// A document with more columns is refused. Everything that compares columns is bounded by it.
+const COLUMNS_MAX: usize = 1000;
+
 /// A directory with more files is not a directory of rounds.
 const FILES_MAX: usize = 10_000;
 
@@ -154,6 +157,12 @@ fn own(text: &str, schema: &str) -> Result<Loaded, LoadError> {
 
 /// Checks the rules that the types do not express.
 fn check(bench: &Bench) -> Result<(), LoadError> {
+    if bench.columns.len() > COLUMNS_MAX {
+        return Err(LoadError(format!(
+            "{} columns, but at most {COLUMNS_MAX} are read; divide the document",
+            bench.columns.len()
+        )));
+    }
     for row in &bench.rows {
         if row.cells.len() > bench.columns.len() {
             return Err(LoadError(format!(

@@ -20,6 +20,12 @@ pub fn wide(length: usize) -> u64 {
     u64::try_from(length).expect("64 bits at most")
 }
 
+/// Returns the sum of counts, at most `u64::MAX`: a document may have any numbers.
+#[must_use]
+pub fn total(counts: impl IntoIterator<Item = u64>) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
+}
+
 /// Returns the nearest whole number; 0 for negative numbers and NaN, and at most `u64::MAX`.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]

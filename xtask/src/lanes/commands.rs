@@ -182,6 +182,8 @@ pub const COMPARE: &[&str] = &[
     "--test",
     "fio_files",
     "--test",
+    "large_numbers",
+    "--test",
     "verdicts",
 ];
 

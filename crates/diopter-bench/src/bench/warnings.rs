@@ -3,7 +3,7 @@
 
 use super::round::Seen;
 use crate::document::{Environment, Job, Sample, Span, Warning, WarningKind};
-use crate::number::{count, float};
+use crate::number::{count, float, total};
 use crate::statistics::{median, rank_correlation};
 
 /// With fewer requests than these, or less time, a single slow one moves the mean.
@@ -211,7 +211,7 @@ fn not_steady(samples: &[Sample]) -> Option<Warning> {
         }
         let (first, second) = points.split_at(points.len() / 2);
         let mean = |half: &[crate::document::SeriesPoint]| {
-            let ios: u64 = half.iter().map(|point| point.ios).sum();
+            let ios = total(half.iter().map(|point| point.ios));
             float(ios) / count(half.len())
         };
         Some(mean(second) / mean(first).max(f64::MIN_POSITIVE) - 1.0)

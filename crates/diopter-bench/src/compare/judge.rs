@@ -1,6 +1,9 @@
 //! Turns the rounds of two cells into a row, and gives all rows together their verdicts.
 
+use std::cell::RefCell;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use diopter_core::prng::Prng;
 
@@ -22,8 +25,48 @@ pub struct Match<'a> {
     pub pairing: Pairing,
     /// True if both are from an emulator, whose counts repeat exactly.
     pub is_virtual: bool,
-    /// Pairs of cells of this job in duplicate columns: A/A rounds.
-    pub duplicates: Vec<(&'a Cell, &'a Cell)>,
+    /// Cells of this job in duplicate columns, of each document.
+    pub duplicates: Vec<Rc<Duplicates<'a>>>,
+    /// A pair of duplicates whose second cell is this one is judged, and is no noise.
+    pub except: Option<&'a Cell>,
+}
+
+/// Pairs of cells of one job in duplicate columns: A/A rounds.
+#[derive(Default)]
+pub struct Duplicates<'a> {
+    pairs: Vec<(&'a Cell, &'a Cell)>,
+    /// The two largest noises, with the second cells of their pairs: computed once for all columns.
+    noise: RefCell<BTreeMap<(Metric, Option<Direction>), Largest<'a>>>,
+}
+
+type Largest<'a> = Vec<(f64, &'a Cell)>;
+
+impl<'a> Duplicates<'a> {
+    pub fn new(pairs: Vec<(&'a Cell, &'a Cell)>) -> Rc<Duplicates<'a>> {
+        Rc::new(Duplicates { pairs, noise: RefCell::default() })
+    }
+
+    /// Returns the largest noise of a metric of pairs without the cell `except`.
+    fn noise(
+        &self,
+        key: (Metric, Option<Direction>),
+        except: Option<&Cell>,
+        value: impl Fn(&Sample) -> Option<f64>,
+    ) -> Option<f64> {
+        let mut noise = self.noise.borrow_mut();
+        let largest = noise.entry(key).or_insert_with(|| {
+            let of_pair = |pair: &(&'a Cell, &'a Cell)| {
+                let figures = figures(pair.0, pair.1, Pairing::Interleaved, &value);
+                Some((ratio_of(&figures, Pairing::Interleaved)?.ln().abs().exp() - 1.0, pair.1))
+            };
+            let mut all: Largest<'a> = self.pairs.iter().filter_map(of_pair).collect();
+            all.sort_by(|one, other| other.0.total_cmp(&one.0));
+            all.truncate(2);
+            all
+        });
+        let is_other = |cell: &Cell| except.is_none_or(|except| !std::ptr::eq(except, cell));
+        largest.iter().find(|(_, cell)| is_other(cell)).map(|(noise, _)| *noise)
+    }
 }
 
 /// A row, with values that only the verdict needs.
@@ -132,9 +175,8 @@ fn draft(
         Interval { low: (center - width).exp(), high: (center + width).exp() }
     };
     let levels = levels(rule);
-    let noise = |pair: &(&Cell, &Cell)| {
-        let figures = self::figures(pair.0, pair.1, Pairing::Interleaved, value);
-        Some(ratio_of(&figures, Pairing::Interleaved)?.ln().abs().exp() - 1.0)
+    let noise = |duplicates: &Rc<Duplicates<'_>>| {
+        duplicates.noise((measured, direction), found.except, value)
     };
     let failures = [found.base.1, found.new.1].map(|cell| cell.failure.clone());
     Draft {

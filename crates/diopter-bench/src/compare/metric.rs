@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::document::{Direction, DirectionSample, Job, Latency, Sample, Span};
 use crate::named::named;
-use crate::number::float;
+use crate::number::{float, total};
 
 /// Block size from which figures are bytes per second instead of requests per second. At one block
 /// size the two have the same ratio.
@@ -175,7 +175,7 @@ impl Metric {
                 parts.iter().map(|part| self.of_direction(sample, part)).collect();
             return values.map(|values| values.iter().sum());
         }
-        let ios = float(parts.iter().map(|part| part.ios).sum());
+        let ios = float(total(parts.iter().map(|part| part.ios)));
         let elapsed = float(sample.elapsed_ns);
         let processor = float(sample.processor.user_ns.saturating_add(sample.processor.system_ns));
         let guest = sample.guest;

@@ -1,10 +1,11 @@
 //! Pairs columns, jobs and rounds for a comparison. Judges nothing.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use super::environment;
 use super::input::{CompareError, Named};
-use super::judge::Match;
+use super::judge::{Duplicates, Match};
 use super::model::{ComparedColumn, EnvironmentDifference, Pairing};
 use super::same_job::{FieldDifference, Jobs, Lookup};
 use crate::document::{Bench, Cell, Column, Environment, Job, Row, Sample};
@@ -40,15 +41,14 @@ pub fn of_columns(bench: &Bench) -> Sides<'_> {
             base: (at > 0).then_some(0),
         });
     }
+    let duplicate_columns = duplicate_columns(bench);
     for (job, row) in bench.rows.iter().enumerate() {
         sides.jobs.push(row.job.clone());
         let Some(base) = row.cells.first() else { continue };
+        let duplicates = duplicates(&duplicate_columns, row);
         for (column, cell) in row.cells.iter().enumerate().skip(1) {
             let is_exact = is_exact(bench, base) && is_exact(bench, cell);
             let pairing = if is_exact { Pairing::Exact } else { Pairing::Interleaved };
-            let mut duplicates = duplicates(bench, row);
-            // The pair that measures the noise of duplicate columns is judged like any other.
-            duplicates.retain(|(_, second)| !std::ptr::eq(*second, cell));
             let (base, new) = ((0, base), (column, cell));
             sides.differ((bench, base.1), (bench, cell), column);
             sides.matches.push(Match {
@@ -58,7 +58,9 @@ pub fn of_columns(bench: &Bench) -> Sides<'_> {
                 new,
                 pairing,
                 is_virtual: bench.method.is_virtual,
-                duplicates,
+                duplicates: vec![Rc::clone(&duplicates)],
+                // The pair that measures the noise of duplicate columns is judged like any other.
+                except: Some(cell),
             });
         }
     }
@@ -115,8 +117,11 @@ impl<'a> Sides<'a> {
         self.note_rows(base, new, &rows);
         let is_virtual = base.bench.method.is_virtual && new.bench.method.is_virtual;
         let mut is_apart = false;
+        let duplicate_columns = [&base.bench, &new.bench].map(duplicate_columns);
         for (base_row, new_row) in rows {
             let (base_row_data, row) = (&base.bench.rows[base_row], &new.bench.rows[new_row]);
+            let [of_base, of_new] = &duplicate_columns;
+            let of_both = [duplicates(of_base, base_row_data), duplicates(of_new, row)];
             for (base_column, column) in &columns {
                 let found = (base_row_data.cells.get(*base_column), row.cells.get(*column));
                 let (Some(base_cell), Some(cell)) = found else { continue };
@@ -141,11 +146,8 @@ impl<'a> Sides<'a> {
                     new: (at, cell),
                     pairing,
                     is_virtual,
-                    duplicates: [
-                        duplicates(&base.bench, base_row_data),
-                        duplicates(&new.bench, row),
-                    ]
-                    .concat(),
+                    duplicates: of_both.to_vec(),
+                    except: None,
                 });
             }
         }
@@ -260,19 +262,22 @@ fn is_exact(bench: &Bench, cell: &Cell) -> bool {
         && cell.samples.iter().all(|sample| sample.guest.as_ref().is_some_and(repeats))
 }
 
-/// Returns the pairs of cells in one row whose columns are duplicates: equal except for their
-/// labels.
-fn duplicates<'a>(bench: &'a Bench, row: &'a Row) -> Vec<(&'a Cell, &'a Cell)> {
+/// Returns the pairs of columns that are duplicates: equal except for their labels.
+fn duplicate_columns(bench: &Bench) -> Vec<(usize, usize)> {
     let are_duplicates =
         |a: &Column, b: &Column| *a == Column { label: a.label.clone(), ..b.clone() };
-    let mut duplicates = Vec::new();
-    for (second, column) in bench.columns.iter().enumerate() {
+    let first_of = |second: usize| {
+        let column = &bench.columns[second];
         let first = bench.columns[..second].iter().position(|other| are_duplicates(other, column));
-        if let Some((a, b)) = first.and_then(|at| row.cells.get(at).zip(row.cells.get(second))) {
-            duplicates.push((a, b));
-        }
-    }
-    duplicates
+        first.map(|first| (first, second))
+    };
+    (0..bench.columns.len()).filter_map(first_of).collect()
+}
+
+/// Returns the cells of one row in duplicate columns.
+fn duplicates<'a>(columns: &[(usize, usize)], row: &'a Row) -> Rc<Duplicates<'a>> {
+    let cells = |(a, b): &(usize, usize)| row.cells.get(*a).zip(row.cells.get(*b));
+    Duplicates::new(columns.iter().filter_map(cells).collect())
 }
 
 /// Returns the pairs of matching columns.
@@ -370,4 +375,33 @@ fn not_the_same(
         base.name,
         listed.join(", "),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One row with a cell in each of these columns.
+    fn bench(engines: &[&str]) -> Bench {
+        let column = |(nth, engine): (usize, &&str)| Column {
+            label: nth.to_string(),
+            engine: (*engine).to_owned(),
+            ..Column::default()
+        };
+        let columns: Vec<Column> = engines.iter().enumerate().map(column).collect();
+        let row = Row { cells: vec![Cell::default(); columns.len()], ..Row::default() };
+        Bench { columns, rows: vec![row], ..Bench::default() }
+    }
+
+    #[test]
+    fn all_columns_of_a_row_share_its_duplicates() {
+        let bench = bench(&["uring", "uring", "aio", "uring"]);
+        assert_eq!(duplicate_columns(&bench), [(0, 1), (0, 3)]);
+        let matches = of_columns(&bench).matches;
+        assert_eq!(matches.len(), 3);
+        for one in &matches {
+            assert!(Rc::ptr_eq(&one.duplicates[0], &matches[0].duplicates[0]));
+            assert!(one.except.is_some_and(|except| std::ptr::eq(except, one.new.1)));
+        }
+    }
 }

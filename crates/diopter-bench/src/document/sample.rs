@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::job::Direction;
-use crate::number::float;
+use crate::number::{float, total};
 
 /// One round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -235,13 +235,13 @@ impl Sample {
     /// Returns the requests in both directions.
     #[must_use]
     pub fn ios(&self) -> u64 {
-        self.directions().map(|one| one.ios).sum()
+        total(self.directions().map(|one| one.ios))
     }
 
     /// Returns the bytes in both directions.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.directions().map(|one| one.bytes).sum()
+        total(self.directions().map(|one| one.bytes))
     }
 }
 

@@ -8,7 +8,7 @@ use hdrhistogram::serialization::Deserializer;
 use serde_json::{Map, Value, json};
 
 use crate::document::{DirectionSample, Sample};
-use crate::number::float;
+use crate::number::{float, total};
 
 /// A class has the values below its bound that are not below the previous bound.
 const BOUNDS: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
@@ -21,7 +21,7 @@ const UNITS_NS: [u64; 3] = [1, 1000, 1_000_000];
 /// are all zeros, as in fio if latencies are not measured.
 pub fn of(sample: &Sample) -> [Value; 3] {
     let all: Vec<Histogram<u64>> = sample.directions().filter_map(histogram).collect();
-    let total: u64 = all.iter().map(Histogram::len).sum();
+    let all_of_it = total(all.iter().map(Histogram::len));
     let mut lists = UNITS_NS.map(|unit| {
         let bounds = BOUNDS.iter().copied().chain((unit == UNITS_NS[2]).then_some(LONG_MS));
         let mut list: Vec<(String, u64)> = bounds.map(|bound| (bound.to_string(), 0)).collect();
@@ -32,9 +32,10 @@ pub fn of(sample: &Sample) -> [Value; 3] {
     });
     for step in all.iter().flat_map(Histogram::iter_recorded) {
         let (list, class) = class_of(step.value_iterated_to());
-        lists[list][class].1 += step.count_at_value();
+        let count = &mut lists[list][class].1;
+        *count = total([*count, step.count_at_value()]);
     }
-    let percent = |count: u64| float(count) / float(total.max(1)) * 100.0;
+    let percent = |count: u64| float(count) / float(all_of_it.max(1)) * 100.0;
     lists.map(|list| {
         let shares = list.into_iter().map(|(name, count)| (name, json!(percent(count))));
         Value::Object(shares.collect::<Map<String, Value>>())

@@ -17,7 +17,7 @@ pub fn add(bench: &mut Bench, more: Bench) {
             bench.rows.len() - 1
         });
         for (mut cell, place) in row.cells.into_iter().zip(&places) {
-            cell.environment += first_environment;
+            cell.environment = cell.environment.saturating_add(first_environment);
             put(&mut bench.rows[at].cells, *place, cell);
         }
     }

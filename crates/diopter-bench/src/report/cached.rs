@@ -3,7 +3,7 @@
 
 use super::label::Labels;
 use crate::document::{Bench, Cell, Column, Job};
-use crate::number::float;
+use crate::number::{float, total};
 
 /// The engines of fio that read and write files.
 const FILE_ENGINES: [&str; 9] =
@@ -60,12 +60,11 @@ fn is_buffered(column: &Column, job: &Job, cell: &Cell) -> bool {
     if cell.samples.is_empty() {
         return false;
     }
-    let routes = cell.samples.iter().filter_map(|sample| sample.route);
-    let (buffered, all) = routes.fold((0, 0), |(buffered, all), route| {
-        (buffered + route.buffered, all + route.direct + route.bounced + route.buffered)
-    });
-    if all > 0 {
-        return float(buffered) * 2.0 > float(all);
+    let routes = || cell.samples.iter().filter_map(|sample| sample.route);
+    let buffered = float(total(routes().map(|route| route.buffered)));
+    let direct = float(total(routes().flat_map(|route| [route.direct, route.bounced])));
+    if buffered + direct > 0.0 {
+        return buffered > direct;
     }
     let has_cache = column.program == "fio" && FILE_ENGINES.contains(&&*column.engine);
     has_cache && !job.is_direct && !job.unknown.iter().any(|name| name == "is_direct")

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use crate::document::{Cell, Contexts, DirectionSample, RouteSample, Sample};
-use crate::number::float;
+use crate::number::{float, total};
 use crate::statistics::median;
 
 /// The figures of one cell; `None` for what was not measured.
@@ -60,12 +60,12 @@ impl Figures {
             total_bytes: median(samples.iter().map(|sample| float(sample.bytes()))),
             user_ns: each(sum(|one| one.processor.user_ns)).filter(|_| has_processor),
             system_ns: each(sum(|one| one.processor.system_ns)).filter(|_| has_processor),
-            switches: each(sum(|one| one.switches.voluntary + one.switches.involuntary))
+            switches: each(sum(|one| total([one.switches.voluntary, one.switches.involuntary])))
                 .filter(|_| has_switches),
             bios: bios.and_then(|bios| each(bios.into_iter().map(float).sum())),
             depth: median(samples.iter().filter_map(|sample| sample.depth_mean)),
             memory_bytes: samples.iter().filter_map(|sample| sample.memory_peak_bytes).max(),
-            short_ios: directions(samples).map(|direction| direction.short_ios).sum(),
+            short_ios: total(directions(samples).map(|direction| direction.short_ios)),
             route: samples.iter().filter_map(|sample| sample.route).reduce(joined),
             contexts: contexts_of(samples),
             instructions: median(guests().map(|guest| guest.instructions_per_io)),
@@ -86,9 +86,9 @@ fn directions(samples: &[Sample]) -> impl Iterator<Item = &DirectionSample> {
 
 fn joined(one: RouteSample, other: RouteSample) -> RouteSample {
     RouteSample {
-        direct: one.direct + other.direct,
-        bounced: one.bounced + other.bounced,
-        buffered: one.buffered + other.buffered,
+        direct: total([one.direct, other.direct]),
+        bounced: total([one.bounced, other.bounced]),
+        buffered: total([one.buffered, other.buffered]),
     }
 }
 
@@ -96,15 +96,20 @@ fn contexts_of(samples: &[Sample]) -> Option<Contexts> {
     let mut all: Option<Contexts> = None;
     for one in samples.iter().filter_map(|sample| sample.contexts.as_ref()) {
         let sum = all.get_or_insert_default();
-        sum.inline += one.inline;
-        sum.deferred += one.deferred;
-        sum.hardirq += one.hardirq;
-        sum.softirq += one.softirq;
-        sum.kworker += one.kworker;
-        sum.task += one.task;
+        let counts = [
+            (&mut sum.inline, one.inline),
+            (&mut sum.deferred, one.deferred),
+            (&mut sum.hardirq, one.hardirq),
+            (&mut sum.softirq, one.softirq),
+            (&mut sum.kworker, one.kworker),
+            (&mut sum.task, one.task),
+        ];
+        for (count, more) in counts {
+            *count = total([*count, more]);
+        }
         for (name, count) in &one.deferred_by {
             match sum.deferred_by.iter_mut().find(|(known, _)| known == name) {
-                Some((_, total)) => *total += count,
+                Some((_, known)) => *known = total([*known, *count]),
                 None => sum.deferred_by.push((name.clone(), *count)),
             }
         }

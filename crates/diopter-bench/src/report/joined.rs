@@ -47,7 +47,7 @@ fn add(bench: &mut Bench, other: &Bench) {
         for column in 0..other.columns.len() {
             let cell = own.and_then(|own| own.cells.get(column)).cloned();
             let mut cell: Cell = cell.unwrap_or_default();
-            cell.environment += environments;
+            cell.environment = cell.environment.saturating_add(environments);
             row.cells.push(cell);
         }
     }

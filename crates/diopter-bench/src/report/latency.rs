@@ -8,7 +8,7 @@ use hdrhistogram::serialization::Deserializer;
 
 use crate::document::{Bench, Cell, Direction, Latencies, Latency, Sample};
 use crate::named::named;
-use crate::number::float;
+use crate::number::{float, total};
 use crate::statistics::median;
 
 /// The percentiles of a curve: each about half as far from 100 as the one before, in round numbers.
@@ -84,7 +84,7 @@ pub(super) fn sync_curve(cell: &Cell) -> Option<Curve> {
 }
 
 fn of_rounds(rounds: &[&Latency]) -> Option<Curve> {
-    let count: u64 = rounds.iter().map(|latency| latency.count).sum();
+    let count = total(rounds.iter().map(|latency| latency.count));
     if count == 0 {
         return None;
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::compare::Verdict;
 use crate::document::{Bench, Cell, Direction, Sample};
-use crate::number::float;
+use crate::number::{float, total};
 use crate::report::figures::Figures;
 use crate::report::judged::Judged;
 use crate::report::latency::{self, Kind};
@@ -136,7 +136,7 @@ fn series(sample: &Sample, points_max: usize) -> Vec<(f64, f64)> {
     let mut before_ns = 0;
     let whole_ns = sample.series.get(width - 1).map_or(0, |point| point.at_ns);
     for slice in sample.series.chunks(width) {
-        let ios: u64 = slice.iter().map(|point| point.ios).sum();
+        let ios = total(slice.iter().map(|point| point.ios));
         let at_ns = slice.last().map_or(before_ns, |point| point.at_ns);
         let lasted_ns = at_ns.saturating_sub(before_ns);
         if lasted_ns > 0 && lasted_ns >= whole_ns / 2 {
