@@ -170,7 +170,7 @@ async fn futures_round(mut round: Round, driver: AsyncDriver) {
         write
     };
     let mut others: Vec<_> = (0..OTHERS)
-        .map(|n| other(n))
+        .map(other)
         .map(|(offset, bytes)| begin(round.file().write_at_async(bytes, offset)))
         .collect();
     let mut kept = Vec::new();

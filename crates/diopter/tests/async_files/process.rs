@@ -94,9 +94,12 @@ fn a_child_of_fork_has_threads_of_its_own_and_its_parents_futures_are_lost_there
 /// More than a table of processes would have places.
 const CHAIN: u64 = 12;
 
+/// The distance between the writes of two processes.
+const STEP: u64 = 1000;
+
 /// Writes by a future, and goes on in a child.
 fn descend(file: &File, left: u64) {
-    let (result, _) = drive(&mut file.write_at_async(memory_of(&[7; 100]), left * 1000));
+    let (result, _) = drive(&mut file.write_at_async(memory_of(&[7; 100]), left * STEP));
     assert_eq!(result.unwrap(), 100);
     if left > 0 {
         let child = fork(|| descend(file, left - 1)).unwrap();
@@ -108,10 +111,10 @@ fn descend(file: &File, left: u64) {
 fn each_process_of_a_long_chain_of_forks_has_its_futures_served() {
     let name = "each_process_of_a_long_chain_of_forks_has_its_futures_served";
     check_in_own_process(module_path!(), name, || {
-        let (file, _) = file_of(CHAIN as usize * 1000 + 100, env::seed());
+        let (file, _) = file_of(20_000, env::seed());
         descend(&file, CHAIN);
         for left in 0..=CHAIN {
-            assert_eq!(content(&file, left * 1000, 100), [7; 100]);
+            assert_eq!(content(&file, left * STEP, 100), [7; 100]);
         }
     });
 }
