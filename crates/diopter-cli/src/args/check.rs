@@ -79,7 +79,8 @@ pub struct SumArgs {
 /// Reads what is below the page cache: what was written is flushed first, then read by direct
 /// I/O; the line in the end says where the bytes came from. Ends with the first bytes that differ.
 /// Of two directories, all that is below them is compared: names, types, content, and where
-/// symbolic links lead; permissions and times are not. A file and a directory are the file and the one of its name in the directory.
+/// symbolic links lead; permissions and times are not. A file and a directory are the file and the
+/// one of its name in the directory.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES_VERIFY}\n\n{ABOUT_SIZES}\n\n{ABOUT_STATUS}"))]
 pub struct VerifyArgs {
