@@ -151,7 +151,7 @@ fn next_window(target: &Target, query: &PlanQuery, size: u64, rest: FileRange) -
         block,
         bounce: bounce::window_bytes(BOUNCE_BYTES, whole.blocks(block)),
         size,
-        readable: target.access.read,
+        unreadable: target.unreadable(),
         buffered: admit::buffered(target, query.is_write, query.length, query.policies.route),
         memory_is_aligned_from: |offset: u64| {
             let address = query.address.wrapping_add(offset.wrapping_sub(query.offset));

@@ -95,6 +95,8 @@ impl fmt::Debug for Owned {
 #[derive(Clone, Debug)]
 pub struct OpenObject {
     handle: ObjectHandle,
+    /// False for a file whose bytes may come from a server or a program in user space.
+    is_local: bool,
     /// `None` for a simulated disk.
     owned: Option<Arc<Owned>>,
 }
@@ -104,7 +106,25 @@ impl OpenObject {
     #[must_use]
     pub fn new(fd: OwnedFd) -> OpenObject {
         let handle = ObjectHandle(fd.as_raw_fd());
-        OpenObject { handle, owned: Some(Arc::new(Owned::File(File::from(fd)))) }
+        let owned = Some(Arc::new(Owned::File(File::from(fd))));
+        OpenObject { handle, is_local: true, owned }
+    }
+
+    /// Makes it a file whose bytes may come from a server or a program in user space
+    /// ([`FileSystem::is_local`](crate::file_system::FileSystem::is_local)): its reads and writes
+    /// may move fewer bytes than asked for anywhere in the file. io_uring is not to have its bios:
+    /// it continues a short read or write, also in its worker threads, from where the file system
+    /// has moved the position to, and FUSE leaves that where it was (Linux 6.18).
+    #[must_use]
+    pub fn of_server(self) -> OpenObject {
+        OpenObject { is_local: false, ..self }
+    }
+
+    /// Returns true if the kernel moves its bytes itself, or it is not a file.
+    #[must_use]
+    #[inline]
+    pub fn is_local(&self) -> bool {
+        self.is_local
     }
 
     /// Duplicates the descriptor of an open file.
@@ -124,7 +144,7 @@ impl OpenObject {
     pub fn simulated(number: u32) -> OpenObject {
         let number = i32::try_from(number).ok().filter(|number| *number < NUMBERS_MAX);
         let number = number.expect("at most 2^30 simulated disks");
-        OpenObject { handle: ObjectHandle(-1 - number), owned: None }
+        OpenObject { handle: ObjectHandle(-1 - number), is_local: true, owned: None }
     }
 
     /// Takes an object that only its own backend knows, such as one of a cluster. Other backends
@@ -135,7 +155,7 @@ impl OpenObject {
     pub fn remote(object: impl Any + Send + Sync) -> Result<OpenObject, Errno> {
         let remote = Remote::new(Box::new(object))?;
         let handle = ObjectHandle(-1 - NUMBERS_MAX - remote.number);
-        Ok(OpenObject { handle, owned: Some(Arc::new(Owned::Remote(remote))) })
+        Ok(OpenObject { handle, is_local: true, owned: Some(Arc::new(Owned::Remote(remote))) })
     }
 
     #[must_use]

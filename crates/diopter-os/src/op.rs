@@ -50,6 +50,8 @@ impl RwFlags {
     /// `RWF_DONTCACHE` (Linux 6.14, file systems one by one): buffered, and dropped from the page
     /// cache once it is done.
     pub const DONTCACHE: RwFlags = RwFlags(0x80);
+    /// No flag of the kernel: the bio is of an object of a server ([`OpenObject::of_server`]).
+    pub(crate) const OF_SERVER: RwFlags = RwFlags(1 << 30);
 
     /// Returns the union of both sets of flags.
     #[must_use]
@@ -69,8 +71,9 @@ impl RwFlags {
         self.0 & other.0 == other.0
     }
 
+    /// Returns the flags that the kernel knows.
     pub(crate) const fn raw(self) -> i32 {
-        self.0
+        self.0 & !RwFlags::OF_SERVER.0
     }
 }
 
@@ -147,11 +150,19 @@ impl BioDraft<'_> {
     #[inline(always)]
     pub(crate) fn numbered(self) -> BioSpec {
         let BioSpec { op, object, offset, span, flags } = self;
+        let flags = if object.is_local() { flags } else { flags.with(RwFlags::OF_SERVER) };
         BioSpec { op, object: object.handle(), offset, span, flags }
     }
 }
 
 impl<O> BioSpec<O> {
+    /// Returns true if it is of an object of a server ([`OpenObject::of_server`]).
+    #[inline]
+    #[must_use]
+    pub fn is_of_server(&self) -> bool {
+        self.flags.has(RwFlags::OF_SERVER)
+    }
+
     /// Returns the bytes to move; 0 for an operation that moves none.
     #[inline]
     #[must_use]

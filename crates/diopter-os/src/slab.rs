@@ -80,6 +80,7 @@ impl Slab {
             objects: Objects::new(shape.bios),
             iovecs: (0..segments).map(|_| UnsafeCell::new(empty)).collect(),
             held: Cell::new(0),
+            has_servers: Cell::new(false),
         }))
     }
 
@@ -95,6 +96,14 @@ impl Slab {
     #[inline]
     pub fn held(&self) -> u32 {
         self.here().held.get()
+    }
+
+    /// Returns true once a bio was built for an object of a server
+    /// ([`BioSpec::is_of_server`](crate::BioSpec::is_of_server)).
+    #[must_use]
+    #[inline]
+    pub fn has_servers(&self) -> bool {
+        self.here().has_servers.get()
     }
 
     /// Returns the number of bios that [`Slab::build`] would still take.
@@ -235,6 +244,9 @@ impl Slab {
         let generation = slot.stamp.get().generation();
         assert!(slot.stamp.get() == Stamp::new(generation, State::Free), "a free slot is free");
         let spec = draft.numbered();
+        if spec.is_of_server() {
+            this.has_servers.set(true);
+        }
         slot.segments.set(this.write_segments(index, slot, &spec));
         slot.spec.set(spec);
         slot.object.set(this.objects.enter(draft.object));

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use diopter_os::fiemap::{FiemapExtent, fiemap};
 use diopter_os::file::{FileKind, reopen_buffered, stat_size};
+use diopter_os::file_system::FileSystem;
 use diopter_os::limit::file_size_max;
 use diopter_os::residency::residency;
 use diopter_os::{Errno, OpenObject, fork, space};
@@ -35,11 +36,17 @@ pub struct LocalObject {
 }
 
 impl LocalObject {
-    /// Takes an open descriptor.
+    /// Takes an open descriptor of a file on `file_system`.
     #[must_use]
-    pub fn new(direct: OwnedFd, kind: FileKind, read: bool, write: bool) -> LocalObject {
+    pub fn new(
+        direct: OwnedFd,
+        kind: FileKind,
+        file_system: FileSystem,
+        read: bool,
+        write: bool,
+    ) -> LocalObject {
         LocalObject {
-            direct: OpenObject::new(direct),
+            direct: object_of(direct, file_system.is_local()),
             buffered: OnceLock::new(),
             kind,
             read,
@@ -95,6 +102,11 @@ impl LocalObject {
     }
 }
 
+fn object_of(fd: OwnedFd, is_local: bool) -> OpenObject {
+    let object = OpenObject::new(fd);
+    if is_local { object } else { object.of_server() }
+}
+
 impl BackingObject for LocalObject {
     fn direct(&self) -> &OpenObject {
         &self.direct
@@ -109,7 +121,7 @@ impl BackingObject for LocalObject {
             return Ok(object);
         }
         let fd = reopen_buffered(self.fd(), self.read, self.write)?;
-        Ok(self.buffered.get_or_init(|| OpenObject::new(fd)))
+        Ok(self.buffered.get_or_init(|| object_of(fd, self.direct.is_local())))
     }
 
     fn buffered_if_open(&self) -> Option<&OpenObject> {

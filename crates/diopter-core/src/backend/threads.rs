@@ -39,6 +39,11 @@ impl Threads {
         }
     }
 
+    /// Signals `event` from now on when a bio is finished; false if there is another one already.
+    pub(super) fn signal(&self, event: EventFd) -> bool {
+        self.workers.on_finished(move || event.signal())
+    }
+
     fn take_done(&mut self, timeout: Duration, done: &mut Completions) -> bool {
         let Some(finished) = self.workers.take(timeout) else { return false };
         done.push(self.slab.give_back(finished));
@@ -106,8 +111,7 @@ impl Backend for Threads {
         match what {
             Register::Notify(event) => {
                 let event = EventFd::of(event)?;
-                let is_first = self.workers.on_finished(move || event.signal());
-                if is_first { Ok(()) } else { Err(Errno::EBUSY) }
+                if self.signal(event) { Ok(()) } else { Err(Errno::EBUSY) }
             }
             Register::File(_) | Register::Buffers(_) => Err(Errno::EOPNOTSUPP),
             Register::Forget(_) => Ok(()),

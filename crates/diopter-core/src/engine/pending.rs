@@ -120,6 +120,9 @@ pub(crate) struct WindowState {
     pub(crate) is_serial: bool,
     /// No bio of a read runs past the end of its object.
     pub(crate) stops_at_ends: bool,
+    /// A server ended a read within a block, where the file goes on. What is left of the block is
+    /// read through the page cache, which has every offset.
+    pub(crate) ends_in_block: bool,
 }
 
 impl WindowState {
@@ -271,6 +274,7 @@ impl Pending {
                 late_copy: None,
                 is_serial: false,
                 stops_at_ends: false,
+                ends_in_block: false,
             },
             lock: LockState {
                 ticket: Ticket::default(),
@@ -323,9 +327,9 @@ impl Pending {
         self.at = self.range.start();
         self.limit = None;
         self.appends = self.op == RequestOp::Write && target.kernel_appends();
-        let WindowState { ends, stops_at_ends, is_serial, .. } = &mut self.window;
+        let WindowState { ends, stops_at_ends, is_serial, ends_in_block, .. } = &mut self.window;
         ends.clear();
-        (*stops_at_ends, *is_serial) = (false, false);
+        (*stops_at_ends, *is_serial, *ends_in_block) = (false, false, false);
         let LockState { size, touches_from, leaves_hole, .. } = &mut self.lock;
         (*size, *touches_from, *leaves_hole) = (0, u64::MAX, false);
         self.durability = Durability::ByItsBio;
@@ -360,7 +364,7 @@ impl Pending {
         self.state = State::In(Phase::Transfer);
     }
 
-    /// Returns true if its bios are to be plain system calls: the last attempt, by whatever backend,
+    /// Returns true if its bios are to be plain system calls: the last attempt, by any backend,
     /// ended with "not this time". io_uring may have no worker thread to try it with.
     #[inline]
     pub(crate) fn is_tried_plainly(&self) -> bool {

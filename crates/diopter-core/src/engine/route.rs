@@ -43,8 +43,8 @@ pub struct Course<F: Fn(u64) -> bool> {
     /// For a write: the file's size. Exact only under an exclusive inode lock, which a misaligned
     /// write has.
     pub size: u64,
-    /// True if edge blocks can be read.
-    pub readable: bool,
+    /// Why edge blocks cannot be read, and parts of blocks are written through the page cache.
+    pub unreadable: Option<DetourReason>,
     /// Nothing of the request can or may be direct.
     pub buffered: Option<DetourReason>,
     /// Returns true if the memory of `[offset, rest.end)` is aligned for direct I/O.
@@ -151,9 +151,9 @@ impl<F: Fn(u64) -> bool> Course<F> {
             return self.to(end, Way::Buffered(tail.unwrap_or(DetourReason::UnalignedEndOfFile)));
         }
         if !is_aligned(at, self.block) {
-            if !self.readable {
+            if let Some(reason) = self.unreadable {
                 let head_end = align_up(at, self.block).min(end);
-                return self.to(head_end, Way::Buffered(DetourReason::WriteOnly));
+                return self.to(head_end, Way::Buffered(reason));
             }
             let whole = align_up(blocks_end, self.block) - align_down(at, self.block);
             let is_small = whole <= BOUNCE_WHOLE_BYTES.min(self.bounce);
@@ -175,10 +175,8 @@ impl<F: Fn(u64) -> bool> Course<F> {
             None
         } else if align_up(self.end(), self.block) > self.size {
             Some(DetourReason::UnalignedEndOfFile)
-        } else if self.readable {
-            None
         } else {
-            Some(DetourReason::WriteOnly)
+            self.unreadable
         }
     }
 }
@@ -214,7 +212,7 @@ mod tests {
                 block: 512,
                 bounce: MIB,
                 size,
-                readable,
+                unreadable: (!readable).then_some(DetourReason::WriteOnly),
                 buffered: None,
                 memory_is_aligned_from: |offset: u64| (offset + skew).is_multiple_of(512),
             };

@@ -327,16 +327,19 @@ fn result_at_length(
         Ok(moved) => {
             let moved = u64::from(moved);
             // A read that ends within a block, or reads nothing, has met the end of its object.
+            // Where a server ends a read within a block, the phases look further.
+            let ends_within = target.is_local() && !is_aligned(moved, target.blocks.read);
             let is_end = op == RequestOp::Read
                 && target.striping().is_none()
-                && (moved == 0 || !is_aligned(moved, target.blocks.read))
+                && (moved == 0 || ends_within)
                 && !target.is_cut_off(range.start() + moved);
             is_end.then_some(Ok(Bytes::new(moved)))
         }
         Err(errno) if is_again(errno) => None,
-        // Perhaps only past the end of the file, or across a limit; the phases check.
+        // Perhaps only past the end of the file, across a limit, or refused by a server; the phases
+        // check.
         Err(Errno::EIO) if op == RequestOp::Read => None,
-        Err(Errno::EINVAL) if op == RequestOp::Write => None,
+        Err(Errno::EINVAL) if op == RequestOp::Write || !target.is_local() => None,
         Err(errno) => Some(Err(IoError::new(errno, range, op.name()))),
     }
 }

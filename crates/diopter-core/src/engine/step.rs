@@ -72,7 +72,7 @@ impl Core {
     fn serve(&mut self, phase: Phase, place: usize, target: &Target) -> ControlFlow<Step, Next> {
         let mut has_room = true;
         let mut built = Built::InPart;
-        // Plain calls are over, and leave room for the rest.
+        // Plain calls have finished, and leave room for the rest.
         while has_room && built == Built::InPart {
             let entry = (place, &mut self.table.entries[place]);
             built = build(phase, entry, target, &mut self.flight, &self.policies);

@@ -22,7 +22,9 @@ use crate::outcome::DetourReason;
 use crate::policy::{MergePolicy, RoutePolicy};
 use crate::request::{FinishedRequest, RequestOp};
 use crate::stripe::{StridedRange, Striping};
-use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, PerProcess, lock};
+use crate::sync::{
+    Arc, AtomicI32, AtomicU32, AtomicU64, Mutex, OnceLock, Ordering, PerProcess, lock,
+};
 use crate::units::{FileOffset, FileRange, align_down, align_up};
 
 /// Generations of fork that have a separate inode lock; a process forked more often than that
@@ -60,6 +62,11 @@ pub struct Target {
     pub(crate) bytes_of_one: u64,
     /// Bytes of a bio that a polled device takes as one request; queried on first use.
     polled_bytes: OnceLock<u64>,
+    /// False if the bytes of an object may come from a server, whose reads and writes may be short
+    /// anywhere. No request to such a file is plain.
+    is_local: bool,
+    /// 1 once the server has refused an aligned request with O_DIRECT.
+    refuses_direct: AtomicU32,
     /// Writes whose futures were dropped.
     pub abandoned: Abandoned,
 }
@@ -149,6 +156,7 @@ impl Target {
             Object { backing, direct, space }
         };
         let objects: Box<[Object]> = backings.into_iter().map(object).collect();
+        let is_local = objects.iter().all(|object| object.direct.is_local());
         let target = Target {
             first: objects[0].direct.clone(),
             objects,
@@ -167,6 +175,8 @@ impl Target {
             device_limits: DeviceLimits::NONE,
             bytes_of_one: u64::from(BIO_BYTES_MAX),
             polled_bytes: OnceLock::new(),
+            is_local,
+            refuses_direct: AtomicU32::new(0),
             abandoned: Abandoned::new(),
         };
         target.settled()
@@ -174,7 +184,8 @@ impl Target {
 
     /// Computes the fields that every request reads.
     fn settled(mut self) -> Target {
-        let is_plain = self.mapper.is_identity()
+        let is_plain = self.is_local
+            && self.mapper.is_identity()
             && self.size_fixed.is_none()
             && self.seal.is_none()
             && self.access.route.is_none();
@@ -456,8 +467,29 @@ impl Target {
         debug_assert!(latched.is_ok() || self.flush_error().is_some());
     }
 
+    /// Returns true if the kernel moves the bytes of every object itself.
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_local
+    }
+
+    /// Notes that the server refuses O_DIRECT: all later requests go through the page cache.
+    pub(crate) fn note_no_direct(&self) {
+        self.refuses_direct.store(1, Ordering::Relaxed);
+    }
+
+    /// Returns why a write of parts of blocks cannot read the rest of them. What a server has of a
+    /// block is not known from the size that it reports, nor from the length of a read.
+    pub(crate) fn unreadable(&self) -> Option<DetourReason> {
+        let trusts_size = self.is_local || self.access.strict;
+        let of_server = (!trusts_size).then_some(DetourReason::MisalignedRange);
+        if self.access.read { of_server } else { Some(DetourReason::WriteOnly) }
+    }
+
     /// Why nothing of an operation can be direct, if so.
     pub(crate) fn never_direct(&self, is_write: bool) -> Option<DetourReason> {
+        if self.refuses_direct.load(Ordering::Relaxed) != 0 {
+            return Some(DetourReason::NoDirectIo);
+        }
         match self.directness {
             Directness::None => Some(DetourReason::NoDirectIo),
             Directness::ReadsOnly if is_write => Some(DetourReason::KernelBuffers),

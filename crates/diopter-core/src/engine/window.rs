@@ -7,13 +7,13 @@ use crate::engine::admit::buffered;
 use crate::engine::bounce::{BouncePool, window_bytes};
 use crate::engine::copies;
 use crate::engine::next::{Next, Phase};
-use crate::engine::pending::Pending;
+use crate::engine::pending::{Failure, Pending};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES};
 use crate::outcome::{DetourReason, StopReason};
 use crate::policy::{Policies, RoutePolicy, SubmitPolicy};
-use crate::units::{FileRange, align_down, is_aligned, to_u32, to_u64, to_usize};
+use crate::units::{FileRange, align_down, align_up, is_aligned, to_u32, to_u64, to_usize};
 
 /// Opens the next window, if there is one, and readies its memory.
 pub fn open(
@@ -108,6 +108,18 @@ fn is_one_bio(pending: &Pending, slab: &Slab, window: &Window) -> bool {
         || to_u64(slab.prefix_in_segments(&span)) == window.range.length()
 }
 
+/// Returns true if a server refuses an aligned request with O_DIRECT, which its open permitted.
+/// From now on its file is read and written through the page cache.
+pub fn is_refused_as_direct(pending: &Pending, target: &Target, failure: Failure) -> bool {
+    let is_direct = !matches!(pending.window.way, Way::Buffered(_));
+    let can_be_buffered = !target.is_local() && !target.access.strict;
+    let is_refused = is_direct && can_be_buffered && failure.errno == Errno::EINVAL;
+    if is_refused {
+        target.note_no_direct();
+    }
+    is_refused
+}
+
 fn needs_exclusive(pending: &Pending, target: &Target, window: &Window) -> bool {
     let is_plain = match window.way {
         Way::Direct | Way::Bounced(DetourReason::MisalignedMemory) => true,
@@ -138,6 +150,11 @@ pub fn next(
     if is_write && target.kernel_appends() {
         return append_window(pending, target, slab, is_aligned_from(rest.start()));
     }
+    if pending.window.ends_in_block && !is_aligned(rest.start(), block) {
+        let end = align_up(rest.start(), block).min(rest.end());
+        let range = FileRange::new(rest.start(), end);
+        return Window { range, way: Way::Buffered(DetourReason::MisalignedRange) };
+    }
     let size = pending.lock.size.min(pending.limit.unwrap_or(u64::MAX));
     if pending.room() == 0 && !is_aligned(rest.start(), block) {
         // Its block starts before the limit: the kernel refuses it as a part of a block.
@@ -151,7 +168,7 @@ pub fn next(
         block,
         bounce: window_bytes(bytes, pending.range.blocks(block)),
         size,
-        readable: target.access.read,
+        unreadable: target.unreadable(),
         buffered: buffered(target, is_write, pending.range.length(), route),
         memory_is_aligned_from: is_aligned_from,
     }

@@ -86,8 +86,8 @@ impl Space {
         Some((FileRange::new(from, end), growth))
     }
 
-    /// Notes an allocation that failed, after which the file has `size` bytes. It may have given the
-    /// file a part of its range before it failed. No further one is tried.
+    /// Notes an allocation that failed, after which the file has `size` bytes. It may have given
+    /// the file a part of its range before it failed. No further one is tried.
     pub(super) fn note_failed(&mut self, range: FileRange, growth: Growth, size: Option<u64>) {
         self.is_on = false;
         self.to = range.end();

@@ -76,6 +76,8 @@ pub(crate) struct Tables {
     /// The segments of each bio that has several.
     pub(super) iovecs: Box<[UnsafeCell<libc::iovec>]>,
     pub(super) held: Cell<u32>,
+    /// True once a bio was built for an object of a server.
+    pub(super) has_servers: Cell<bool>,
 }
 
 // SAFETY: nothing in the tables is tied to a thread: memory, descriptors and stamps are those of

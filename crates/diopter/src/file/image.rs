@@ -133,7 +133,8 @@ impl Image {
             check_unused(&opened, &fail)?;
         }
         let OpenedFile { alignment, cache_unit, device, inode, kind, .. } = opened;
-        let object = Arc::new(LocalObject::new(opened.fd, kind, true, writes));
+        let object = LocalObject::new(opened.fd, kind, opened.file_system, true, writes);
+        let object = Arc::new(object);
         let size = stat_size(object.file().as_fd(), kind)
             .map_err(|errno| fail("look up the size of", errno, ""))?;
         let block = u64::from(alignment.offset_read).max(512);

@@ -271,7 +271,8 @@ impl OpenOptions {
         let inode = (opened.kind == FileKind::Regular).then_some(opened.inode);
         let key = InodeKey::OfFile { device: opened.device, inode };
         let read = self.access.read;
-        let object = Arc::new(LocalObject::new(opened.fd, opened.kind, read, self.writes()));
+        let OpenedFile { fd, kind, file_system, .. } = opened;
+        let object = Arc::new(LocalObject::new(fd, kind, file_system, read, self.writes()));
         let backing: Arc<dyn BackingObject> = Arc::clone(&object) as Arc<dyn BackingObject>;
         let mapper = Box::new(Identity);
         let inode_lock = Box::new(move || inode_lock_of(key));

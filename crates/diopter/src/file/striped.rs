@@ -378,9 +378,9 @@ fn put_together(
     let objects: Box<[Arc<LocalObject>]> = opened
         .into_iter()
         .map(|object| {
-            let OpenedObject { opened, .. } = object;
+            let OpenedFile { fd, kind, file_system, .. } = object.opened;
             let writes = access.write || access.append;
-            Arc::new(LocalObject::new(opened.fd, opened.kind, access.read, writes))
+            Arc::new(LocalObject::new(fd, kind, file_system, access.read, writes))
         })
         .collect();
     let backings =

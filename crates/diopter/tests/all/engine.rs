@@ -7,6 +7,8 @@ mod ends;
 
 mod fair;
 
+mod server;
+
 use std::time::Duration;
 
 use altered::Altered;

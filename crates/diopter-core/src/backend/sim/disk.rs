@@ -211,6 +211,15 @@ pub struct SimObject {
     buffered: OpenObject,
 }
 
+impl SimObject {
+    /// Makes it a file of a server, whose reads may be short anywhere.
+    #[must_use]
+    pub fn of_server(self) -> SimObject {
+        let SimObject { direct, buffered, .. } = self;
+        SimObject { direct: direct.of_server(), buffered: buffered.of_server(), ..self }
+    }
+}
+
 /// Returns the disk of a handle, and `true` if the handle is buffered; `None` for a file.
 pub(super) fn resolve(handle: ObjectHandle) -> Option<(usize, bool)> {
     let raw = handle.as_simulated()?;

@@ -10,6 +10,7 @@ use crate::engine::next::{Next, Phase};
 use crate::engine::pending::{BioEnd, Pending};
 use crate::engine::report::report_parts;
 use crate::engine::target::Target;
+use crate::engine::window;
 use crate::stripe::StridedRange;
 use crate::units::{FileRange, to_usize};
 
@@ -67,7 +68,11 @@ pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut 
 /// The edge blocks have been read: what is past the end of the file becomes zeros. The caller's
 /// bytes go in between when the transfer is opened.
 pub fn close(pending: &mut Pending, target: &Target, flight: &Flight) -> Next {
-    if pending.report.failure.is_some() {
+    if let Some(failure) = pending.report.failure {
+        if window::is_refused_as_direct(pending, target, failure) {
+            pending.report.failure = None;
+            return pending.try_again(Next::Window);
+        }
         // Nothing of this window was written.
         pending.window.ends.clear();
         return report_parts(pending, &flight.slab);

@@ -230,6 +230,10 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
             pending.report.failure = None;
             return pending.try_again(Next::Window);
         }
+        if window::is_refused_as_direct(pending, target, failure) {
+            pending.report.failure = None;
+            return pending.try_again(Next::Window);
+        }
         if is_lost_race_to_append(pending, target, failure) {
             pending.report.failure = None;
             return pending.try_again(Next::Lock);
@@ -278,17 +282,20 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
     } else if pending.is_write() && pending.window.is_serial {
         note_written(pending, target);
     }
-    if !is_whole && let Some(why) = stop_reason(pending, target, end, short) {
+    let stopped = if is_whole { Ok(None) } else { stop_reason(pending, target, end, short) };
+    let stopped = match stopped {
+        Ok(stopped) => stopped,
+        Err(errno) => return pending.fail(errno, FileRange::new(pending.at, window.end())),
+    };
+    if let Some(why) = stopped {
         if !pending.is_write() && short == ShortPolicy::Resubmit && target.is_cut_off(end.at) {
             return pending.fail(Errno::EUCLEAN, FileRange::new(pending.at, window.end()));
         }
         pending.report.stopped = Some(why);
-        Next::Ended
-    } else if useful > 0 {
-        Next::Window
-    } else {
-        pending.try_again(Next::Window)
+        return Next::Ended;
     }
+    pending.window.ends_in_block |= !is_whole && !pending.is_write() && !target.is_local();
+    if useful > 0 { Next::Window } else { pending.try_again(Next::Window) }
 }
 
 /// Returns true if the last bytes of a bounced read are so many that a worker copies them.
@@ -315,16 +322,16 @@ fn stop_reason(
     target: &Target,
     end: MovedTo,
     short: ShortPolicy,
-) -> Option<StopReason> {
+) -> Result<Option<StopReason>, Errno> {
     let out_of_space = |bio: &BioEnd| bio.result.is_err_and(is_no_space);
     if end.is_end_of_file {
-        return Some(StopReason::EndOfFile);
+        return Ok(Some(StopReason::EndOfFile));
     }
     if pending.window.ends.iter().any(out_of_space) {
-        return Some(StopReason::NoSpace);
+        return Ok(Some(StopReason::NoSpace));
     }
     if pending.window.ends.iter().any(|bio| bio.result.is_err()) {
-        return None;
+        return Ok(None);
     }
     // A read that ends within a block has met the end of the file: no more can be requested at that
     // offset. One that ends on a block may just be short; the next read decides, and at the end of
@@ -333,13 +340,20 @@ fn stop_reason(
         Way::Direct | Way::Bounced(_) => target.blocks.read,
         Way::Buffered(_) => 1,
     };
-    let has_met_end = !pending.is_write()
-        && target.striping().is_none()
-        && (end.at == pending.window.span.start() || !is_aligned(end.at, unit));
+    let has_read_nothing = end.at == pending.window.span.start();
+    let ends_within = !is_aligned(end.at, unit);
+    let has_met_end = if pending.is_write() || target.striping().is_some() {
+        false
+    } else if target.is_local() {
+        has_read_nothing || ends_within
+    } else {
+        // A server may end a read anywhere: within a block its size decides.
+        has_read_nothing || (ends_within && target.size()? <= end.at)
+    };
     if has_met_end {
-        return Some(StopReason::EndOfFile);
+        return Ok(Some(StopReason::EndOfFile));
     }
-    (short == ShortPolicy::Return).then_some(StopReason::Short)
+    Ok((short == ShortPolicy::Return).then_some(StopReason::Short))
 }
 
 /// XFS keeps space reserved behind the end of a file that grew through the page cache, and since

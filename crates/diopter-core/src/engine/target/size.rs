@@ -133,7 +133,7 @@ impl Target {
     /// lock, so that writes that start before it need not query it.
     #[cold]
     pub(crate) fn leaves_hole_in_page(&self, start: u64) -> bool {
-        if self.striping.is_some() || self.size_fixed.is_some() {
+        if self.striping.is_some() || self.size_fixed.is_some() || !self.is_local {
             self.inode_lock().note_end(u64::MAX);
             return false;
         }
@@ -148,7 +148,8 @@ impl Target {
     /// have stored bytes there through a mapping. A direct write would make them part of the file;
     /// a buffered write would not (ext4 on Linux 6.18).
     pub(crate) fn clear_last_page(&self, start: u64, size: u64) -> Result<u64, Errno> {
-        let is_own = self.striping.is_none() && self.size_fixed.is_none();
+        // A server may say that a file is shorter than it is.
+        let is_own = self.striping.is_none() && self.size_fixed.is_none() && self.is_local;
         if !is_own || start <= size || is_aligned(size, self.blocks.page) {
             return Ok(size);
         }
