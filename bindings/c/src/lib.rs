@@ -17,9 +17,9 @@
 mod error;
 mod handle;
 
-mod memory;
 mod options;
 mod file;
+mod memory;
 
 mod completion;
 mod requests;

@@ -136,8 +136,8 @@ impl Taken {
 }
 
 // SAFETY: exported memory neither moves nor is freed while the export exists, and the export is in
-// the parts. It is memory of Python objects, which Rust takes to be initialised. What Python code does
-// to it meanwhile is the caller's, as `lib.rs` says.
+// the parts. It is memory of Python objects, which Rust takes to be initialised. What Python code
+// does to it meanwhile is the caller's, as `lib.rs` says.
 unsafe impl OwnedBuf for Filled {
     type Parts = Export;
     const WRITABLE: bool = true;

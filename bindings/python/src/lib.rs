@@ -5,8 +5,8 @@
 //!
 //! Unsafe code is in `interpreter.rs`, `buffer.rs`, `bytes.rs`, `memory.rs` and `wait.rs` alone.
 //! Memory of a request is that of a Python object: it stays exported, and the object referenced,
-//! until the engine returns the request. Other threads of Python may change the bytes in the meantime, as during
-//! `os.preadv`; the bytes that move are then undefined, and nothing else is.
+//! until the engine returns the request. Other threads of Python may change the bytes in the
+//! meantime, as during `os.preadv`; the bytes that move are then undefined, and nothing else is.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -1,5 +1,5 @@
 //! Documents of others with the largest numbers, in every form of a report and compared: each
-//! number of a document in turn, wherever it stands, and all of them. Nothing overflows.
+//! number of a document in turn, in all places of a list, and all of them. Nothing overflows.
 
 #[path = "report/documents.rs"]
 mod documents;

@@ -1,5 +1,5 @@
-//! Whether memory can be used, for code that moves bytes in this process: the kernel returns EFAULT
-//! for an address that it cannot use, and a copy in this process would raise SIGSEGV or SIGBUS.
+//! A check of memory for code that moves bytes in this process: the kernel returns EFAULT for an
+//! address that it cannot use, and a copy in this process would raise SIGSEGV or SIGBUS.
 
 use std::ffi::c_void;
 

@@ -6,14 +6,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use crate::errno::Errno;
 
 /// The longest handle, in bytes: MAX_HANDLE_SZ of linux/exportfs.h.
-const HANDLE_BYTES_MAX: usize = 128;
+const HANDLE_BYTES_MAX: u8 = 128;
 
 /// Bytes before the handle itself: its length and its type, see name_to_handle_at(2).
 const HEAD_BYTES: usize = 8;
 
 /// The memory of a `struct file_handle` with the longest handle.
 #[repr(C, align(8))]
-struct Memory([u8; HEAD_BYTES + HANDLE_BYTES_MAX]);
+struct Memory([u8; HEAD_BYTES + HANDLE_BYTES_MAX as usize]);
 
 /// The handle of a file. Two inodes of one file system have different handles, also if the second
 /// one has the number of the first, which was removed: a handle contains the generation.
@@ -28,9 +28,9 @@ impl FileHandle {
     /// Fails with EOPNOTSUPP if the file system has no handles that it can open again: its handles
     /// may have no generation. A sandbox may refuse the call (EPERM, ENOSYS).
     pub fn of(fd: BorrowedFd<'_>) -> Result<FileHandle, Errno> {
-        let mut memory = Memory([0; HEAD_BYTES + HANDLE_BYTES_MAX]);
-        memory.0[..4].copy_from_slice(&(HANDLE_BYTES_MAX as u32).to_ne_bytes());
-        let mut mount = 0 as libc::c_int;
+        let mut memory = Memory([0; HEAD_BYTES + HANDLE_BYTES_MAX as usize]);
+        memory.0[..4].copy_from_slice(&u32::from(HANDLE_BYTES_MAX).to_ne_bytes());
+        let mut mount: libc::c_int = 0;
         // SAFETY: the name is a constant string, and `memory` and `mount` live through the call.
         // The kernel writes at most as many bytes behind the head as the head says, and `memory`
         // has that many.
@@ -48,7 +48,8 @@ impl FileHandle {
             return Err(Errno::last());
         }
         let length = u32::from_ne_bytes(memory.0[..4].try_into().expect("four bytes"));
-        let length = usize::try_from(length).unwrap_or(usize::MAX).min(HANDLE_BYTES_MAX);
+        let length =
+            usize::try_from(length).unwrap_or(usize::MAX).min(usize::from(HANDLE_BYTES_MAX));
         Ok(FileHandle(memory.0[4..HEAD_BYTES + length].into()))
     }
 }

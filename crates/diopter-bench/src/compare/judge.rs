@@ -27,7 +27,7 @@ pub struct Match<'a> {
     pub is_virtual: bool,
     /// Cells of this job in duplicate columns, of each document.
     pub duplicates: Vec<Rc<Duplicates<'a>>>,
-    /// A pair of duplicates whose second cell is this one is judged, and is no noise.
+    /// A pair of duplicates whose second cell is this one is judged, and does not count as noise.
     pub except: Option<&'a Cell>,
 }
 

@@ -1,6 +1,6 @@
 //! Which file a file is, for longer than it is held open. The number of an inode that was removed
-//! is given to another inode, so the number alone is no proof: whoever owns the directory of a copy
-//! removes the copy, and makes files until one has its number.
+//! is given to another inode, so the number alone does not prove it: the owner of the directory of
+//! a copy removes the copy, and makes files until one has the number.
 
 use std::fs::Metadata;
 use std::os::fd::BorrowedFd;
