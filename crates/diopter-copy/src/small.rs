@@ -107,11 +107,10 @@ impl Source {
         let size = metadata.len();
         let identity = SourceIdentity::of(&metadata, size);
         let source = Source { file, metadata, identity, size };
-        let is_plain = match size {
-            // As in /proc: a file may have content and report a size of zero.
-            0 => rustix::io::pread(&source.file, &mut [0u8; 1][..], 0) == Ok(0),
-            _ => options.sparse == Sparse::Never || source.has_no_holes(),
-        };
+        // As in /proc, and on a server: a file may have content past the size that it reports.
+        let ends_there = rustix::io::pread(&source.file, &mut [0u8; 1][..], size) == Ok(0);
+        let is_kept = size == 0 || options.sparse == Sparse::Never || source.has_no_holes();
+        let is_plain = ends_there && is_kept;
         if is_plain && size <= SMALL_BYTES_MAX { Ok(source) } else { Err(Alone::Simply) }
     }
 

@@ -5,10 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use diopter::File;
 use diopter::layouts::StripedFile;
+use diopter::{Errno, File};
 use diopter_layouts::layout::Layout;
-use diopter_os::file::FileKind;
+use diopter_os::file::{FileKind, reopen_buffered};
+use diopter_os::file_system::FileSystem;
+use diopter_os::rw::read_once;
+use rustix::fs::FileType;
 
 use crate::dir::{Entry, Inode, unless_proc_is_missing};
 use crate::failure::Failure;
@@ -137,10 +140,14 @@ impl Source {
         let first =
             if has_no_size { rustix::io::pread(&file, &mut [0u8; 1][..], 0) } else { Ok(0) };
         let first = first.map_err(|errno| Failure::of_errno("reading", path, errno.into()))?;
-        let is_secretive = first > 0;
-        if is_secretive {
+        if first > 0 {
             // As in /proc: an empty copy would pass for the content.
             let cause = "the file has content but reports a size of zero";
+            return Err(Failure::of_rule("opening", path, cause, "`cat` reads it to its end"));
+        }
+        let hidden = has_hidden_content(&file);
+        if hidden.map_err(|errno| Failure::of_errno("reading", path, errno))? {
+            let cause = "the file has content past the size that it reports";
             return Err(Failure::of_rule("opening", path, cause, "`cat` reads it to its end"));
         }
         let identity = identity_of(&file, &metadata, size);
@@ -204,6 +211,23 @@ impl Content for Source {
             _ => false,
         }
     }
+}
+
+/// Returns true if a file, or an object of it, has content past the size that its server reports.
+fn has_hidden_content(file: &File) -> Result<bool, Errno> {
+    for object in file.object_descriptors() {
+        let stat = rustix::fs::fstat(object)?;
+        let is_regular = FileType::from_raw_mode(stat.st_mode).is_file();
+        if is_regular && !FileSystem::of(object).is_local() {
+            // Without O_DIRECT any offset will do.
+            let plain = reopen_buffered(object, true, false)?;
+            let size = stat.st_size.unsigned_abs();
+            if read_once(plain.as_fd(), &mut [0], size)? > 0 {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// A striped file is changed when one of its objects is.
