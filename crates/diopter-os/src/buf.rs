@@ -123,7 +123,8 @@ impl IoBuf {
         .map_err(Errno::from)?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::ENOMEM)?;
         let buf = IoBuf::mapping(base, mapped, length);
-        buf.advise(rustix::mm::Advice::LinuxDontFork)?;
+        // Where a filter of system calls refuses it, the buffer is like memory of any other owner.
+        buf.advise(rustix::mm::Advice::LinuxDontFork).unwrap_or(());
         if pages == Pages::Huge {
             // A kernel without transparent huge pages returns EINVAL; base pages serve as well.
             buf.advise(rustix::mm::Advice::LinuxHugepage).unwrap_or(());

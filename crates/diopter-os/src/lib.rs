@@ -30,7 +30,8 @@
 //! 6. **Memory of other owners** ([`OwnedBuf`]) is kept as an address and a length while it is
 //!    inside; its owner is made again when it leaves. It is not excluded from fork.
 //! 7. **fork.** [`IoBuf`] and ring mappings are excluded from fork, so copy-on-write never moves a
-//!    page under the device, and a child can't reach what its parent has in flight.
+//!    page under the device, and a child can't reach what its parent has in flight. (Where a filter
+//!    of system calls refuses `madvise`, an [`IoBuf`] is memory as under 6.)
 //!    [`fork::generation`] changes in a child; the engine compares it before it touches a ring. The
 //!    ring of an [`AioContext`] is mapped in a child too; the context itself compares.
 //!

@@ -232,6 +232,14 @@ pub fn refuse_hints(errno: Errno) -> io::Result<()> {
     refuse_calls(&[libc::SYS_fallocate, libc::SYS_madvise, libc::SYS_fadvise64], errno)
 }
 
+/// Makes the kernel fail every later `fstatfs` of this process with `errno`. It cannot be undone.
+///
+/// # Errors
+/// Fails as seccomp does.
+pub fn refuse_statfs(errno: Errno) -> io::Result<()> {
+    refuse_calls(&[libc::SYS_fstatfs], errno)
+}
+
 /// Makes the kernel fail the system calls of these numbers with `errno` from now on.
 fn refuse_calls(numbers: &[libc::c_long], errno: Errno) -> io::Result<()> {
     let mut program = vec![load(SECCOMP_NUMBER)];

@@ -1,16 +1,18 @@
-//! Where io_uring is forbidden: by a seccomp filter, by the sysctl, or from some moment on.
+//! Where io_uring is forbidden: by a seccomp filter, by the sysctl, or from some moment on. Where
+//! hints for the kernel are.
 
 use std::fs;
-use std::io::IoSliceMut;
+use std::io::{IoSliceMut, Write};
 
-use diopter::{BackendKind, Engine, EngineOptions, Errno, IoBuf, Request};
+use diopter::{BackendKind, Engine, EngineOptions, Errno, IoBuf, Request, use_for_this_thread};
 use diopter_os::testing::{
-    check_in_own_process, is_own_process, is_root, mask_ext_arg, refuse_aio, refuse_uring,
+    check_in_own_process, is_own_process, is_root, mask_ext_arg, refuse_aio, refuse_hints,
+    refuse_limits, refuse_statfs, refuse_uring,
 };
 
 use crate::bytes::{
-    LONG, bytes, check_blocking_calls, check_engine, dir, engine, file_of, machine_alone, memory,
-    own_process,
+    LONG, backends, bytes, check_blocking_calls, check_engine, check_reads, dir, engine, file_of,
+    machine_alone, memory, own_process, start_reads,
 };
 use crate::env::{self, Capability, skip};
 
@@ -194,5 +196,53 @@ fn where_io_uring_has_no_time_limit_another_serves_and_the_remedy_is_a_newer_ker
         let message = refused.to_string();
         assert!(message.contains("Linux 5.11"), "{message}");
         assert!(!message.contains("io_uring_disabled"), "{message}");
+    });
+}
+
+#[test]
+fn where_hints_and_limits_are_refused_everything_is_served() {
+    let name = "where_hints_and_limits_are_refused_everything_is_served";
+    own_process(module_path!(), name, || {
+        refuse_hints(Errno::EPERM).expect("seccomp");
+        refuse_limits(Errno::EPERM).expect("seccomp");
+        let dir = dir();
+        let file = file_of(&dir, MIB);
+        check_blocking_calls(&file, 65536, 1);
+        check_engine(&engine(BackendKind::Auto), &file, 0, 2);
+        // Allocates ahead, and truncates what was too much.
+        let content = bytes(0, 6 * MIB);
+        let mut writer = file.writer(0);
+        writer.write_all(&content).expect("room");
+        writer.sync().expect("a flush");
+        assert!(writer.finish().1.is_all_done());
+        assert!(fs::read(dir.file()).expect("the file") == content);
+    });
+}
+
+/// Such a file counts as one of a server: its lengths are not trusted.
+#[test]
+fn where_the_type_of_a_file_system_is_not_reported_everything_is_served() {
+    let name = "where_the_type_of_a_file_system_is_not_reported_everything_is_served";
+    own_process(module_path!(), name, || {
+        refuse_statfs(Errno::EPERM).expect("seccomp");
+        for backend in backends() {
+            let dir = dir();
+            let file = file_of(&dir, MIB + 77);
+            use_for_this_thread(EngineOptions { backend, ..EngineOptions::DEFAULT });
+            check_blocking_calls(&file, 65536, 1);
+            let engine = engine(backend);
+            check_engine(&engine, &file, 0, 2);
+            start_reads(&engine, &file, &[262_144, 262_145, 300_000, 524_288], MIB / 4);
+            check_reads(&engine, 4);
+            // Within a block, and past it.
+            let end = MIB as u64 - 1000;
+            let mut read = vec![0; 8192];
+            assert_eq!(file.read_at(&mut read, end).expect("a read"), 1077);
+            assert!(read[..1077] == bytes(end, 1077));
+            engine.start(&file, Request::read(end, memory(0, 8192))).expect("room");
+            let done = engine.wait(LONG).expect("the engine works").expect("in flight");
+            assert_eq!(done.result.expect("a result").get(), 1077, "{backend:?}");
+            assert!(done.memory.expect("it comes back")[..1077] == bytes(end, 1077));
+        }
     });
 }
