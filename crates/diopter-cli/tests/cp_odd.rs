@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use cp_support::*;
-use diopter_testkit::odd_fuse::{Errno, OddMount, Oddities};
+use diopter_testkit::lacking_fuse::{Errno, LackingMount, Lacks};
 
 /// Mounts a file system; prints why if there is none.
-fn mounted(oddities: Oddities) -> Option<OddMount> {
-    match OddMount::new(oddities) {
+fn mounted(lacks: Lacks) -> Option<LackingMount> {
+    match LackingMount::new(lacks) {
         Ok(mount) => Some(mount),
         Err(why) => {
             skip(Capability::Fuse, why);
@@ -56,7 +56,7 @@ const TAKEN: &str = "takes the name for that of another file of this copy";
 
 #[test]
 fn names_that_the_target_takes_for_one_are_an_error_and_the_first_file_stays() {
-    let Some(mount) = mounted(Oddities { ignores_case: true, ..Oddities::default() }) else {
+    let Some(mount) = mounted(Lacks { ignores_case: true, ..Lacks::default() }) else {
         return;
     };
     let dir = dir();
@@ -93,7 +93,7 @@ fn names_that_the_target_takes_for_one_are_an_error_and_the_first_file_stays() {
 
 #[test]
 fn directories_and_links_that_the_target_takes_for_one_are_an_error() {
-    let Some(mount) = mounted(Oddities { ignores_case: true, ..Oddities::default() }) else {
+    let Some(mount) = mounted(Lacks { ignores_case: true, ..Lacks::default() }) else {
         return;
     };
     let dir = dir();
@@ -112,7 +112,7 @@ fn directories_and_links_that_the_target_takes_for_one_are_an_error() {
 
 #[test]
 fn what_was_there_before_is_replaced_under_its_own_name_also_where_case_is_ignored() {
-    let Some(mount) = mounted(Oddities { ignores_case: true, ..Oddities::default() }) else {
+    let Some(mount) = mounted(Lacks { ignores_case: true, ..Lacks::default() }) else {
         return;
     };
     let dir = dir();
@@ -133,9 +133,9 @@ fn what_was_there_before_is_replaced_under_its_own_name_also_where_case_is_ignor
 
 #[test]
 fn a_copy_that_keeps_what_is_there_needs_no_exclusive_rename_and_no_links() {
-    let oddities = Oddities { has_no_exclusive_rename: true, ..Oddities::default() };
-    for oddities in [oddities, Oddities { has_no_links: true, ..oddities }] {
-        let Some(mount) = mounted(oddities) else { return };
+    let lacks = Lacks { has_no_exclusive_rename: true, ..Lacks::default() };
+    for lacks in [lacks, Lacks { has_no_links: true, ..lacks }] {
+        let Some(mount) = mounted(lacks) else { return };
         let dir = dir();
         let source = dir.path().join("source");
         std::fs::write(&source, "new").unwrap();
@@ -164,9 +164,9 @@ fn files_are_copied_where_their_attributes_are_refused_and_those_are_named() {
         rustix::fs::XattrFlags::empty(),
     );
     for (errno, is_silent) in [(Errno::EIO, false), (Errno::EOPNOTSUPP, true)] {
-        let refused = Oddities { attributes: Some(errno), ..Oddities::default() };
-        for oddities in [refused, Oddities { extended: Some(errno), ..refused }] {
-            let Some(mount) = mounted(oddities) else { return };
+        let refused = Lacks { attributes: Some(errno), ..Lacks::default() };
+        for lacks in [refused, Lacks { extended: Some(errno), ..refused }] {
+            let Some(mount) = mounted(lacks) else { return };
             let target = mount.path().join("tree");
             let output = cp(&["-a"], &tree, &target);
             assert_same(&tree.join("large"), &target.join("large"));
@@ -181,7 +181,7 @@ fn files_are_copied_where_their_attributes_are_refused_and_those_are_named() {
             let words = ["cannot keep all attributes of", "the times: ", "EIO", "--no-preserve"];
             assert_failed(&output, &words);
             let text = message(&output);
-            if oddities.extended.is_some() && with_attribute.is_ok() {
+            if lacks.extended.is_some() && with_attribute.is_ok() {
                 assert!(text.contains("the attribute user.kept"), "{text}");
             }
         }
@@ -190,7 +190,7 @@ fn files_are_copied_where_their_attributes_are_refused_and_those_are_named() {
 
 #[test]
 fn symbolic_links_are_copied_where_they_cannot_be_read_back() {
-    let Some(mount) = mounted(Oddities { hides_links: true, ..Oddities::default() }) else {
+    let Some(mount) = mounted(Lacks { hides_links: true, ..Lacks::default() }) else {
         return;
     };
     let dir = dir();
@@ -204,7 +204,7 @@ fn symbolic_links_are_copied_where_they_cannot_be_read_back() {
 
 #[test]
 fn a_link_that_is_too_long_is_named_with_its_length_and_leaves_nothing() {
-    let Some(mount) = mounted(Oddities { link_bytes_max: Some(100), ..Oddities::default() }) else {
+    let Some(mount) = mounted(Lacks { link_bytes_max: Some(100), ..Lacks::default() }) else {
         return;
     };
     let dir = dir();
@@ -217,8 +217,8 @@ fn a_link_that_is_too_long_is_named_with_its_length_and_leaves_nothing() {
 
 #[test]
 fn a_copy_that_no_run_can_resume_says_so() {
-    let oddities = Oddities { extended: Some(Errno::EOPNOTSUPP), ..Oddities::default() };
-    let Some(mount) = mounted(oddities) else { return };
+    let lacks = Lacks { extended: Some(Errno::EOPNOTSUPP), ..Lacks::default() };
+    let Some(mount) = mounted(lacks) else { return };
     let dir = dir();
     let source = dir.path().join("source");
     make_file(&source, 1, 3 << 20);
@@ -232,7 +232,7 @@ fn a_copy_that_no_run_can_resume_says_so() {
 
 #[test]
 fn a_temporary_that_cannot_be_opened_again_is_removed() {
-    let Some(mount) = mounted(Oddities { is_written_once: true, ..Oddities::default() }) else {
+    let Some(mount) = mounted(Lacks { is_written_once: true, ..Lacks::default() }) else {
         return;
     };
     let dir = dir();

@@ -18,4 +18,5 @@ pub mod machine;
 pub mod zram;
 pub mod ceph;
 pub mod slow_fuse;
+pub mod lacking_fuse;
 pub mod odd_fuse;

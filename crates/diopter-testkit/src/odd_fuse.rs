@@ -1,212 +1,405 @@
-//! A file system of the tests' own that lacks or refuses what most have, as file systems of users
-//! and network mounts do: names, links and attributes in memory behind FUSE.
+//! A file system of the tests' own, in memory behind FUSE, that replies oddly: as a server may, and
+//! as local file systems do not. One behaviour at a time, or a few.
+
+mod tree;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BackgroundSession, BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem,
+    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem,
     FopenFlags, Generation, INodeNo, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr,
     ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, Session, TimeOrNow, WriteFlags,
 };
 
-pub use fuser::Errno;
+use diopter_os::file::O_DIRECT;
 
 use crate::machine::{self, Dir};
+use crate::slow_fuse::lock;
+use tree::{Content, Node, Tree};
 
-/// The lacks of a file system; none by default.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Oddities {
-    /// Upper and lower case of ASCII are the same in a name.
-    pub ignores_case: bool,
-    /// A rename that does not replace is `EINVAL`.
-    pub has_no_exclusive_rename: bool,
-    /// A second name of a file is `EPERM`.
-    pub has_no_links: bool,
-    /// The content of a symbolic link cannot be read: `EPERM`.
-    pub hides_links: bool,
-    /// Longest content of a symbolic link.
-    pub link_bytes_max: Option<usize>,
-    /// Extended attributes fail with this.
-    pub extended: Option<Errno>,
-    /// Changes of owner, permissions and times fail with this.
-    pub attributes: Option<Errno>,
-    /// A file that exists is not opened for writing: `EACCES`.
-    pub is_written_once: bool,
+/// Nothing is cached by the kernel: names and sizes are asked for each time.
+const VALID: Duration = Duration::ZERO;
+
+/// Bytes that a wrong size is too large by.
+const TOO_LARGE_BY: u64 = 5000;
+
+/// One odd behaviour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Odd {
+    /// A read returns about half of what was asked for, of any length.
+    ShortReads,
+    /// A read returns about half of what was asked for, in whole blocks of 4096 bytes.
+    ShortBlocks,
+    /// A write takes about half of what was given.
+    ShortWrites,
+    /// Each third read or write is interrupted: EINTR.
+    Interrupts,
+    /// Each third read or write has to be made again: EAGAIN.
+    Busy,
+    /// No read or write is ever served: EAGAIN.
+    NeverServes,
+    /// Opens with O_DIRECT succeed, and reads and writes with it are EINVAL.
+    RefusesDirect,
+    /// A file is said to have half of its bytes.
+    SizeTooSmall,
+    /// A file is said to have more bytes than it has.
+    SizeTooLarge,
+    /// README and readme are one name.
+    FoldsCase,
+    /// No fallocate: EOPNOTSUPP.
+    NoAllocate,
+    /// No extended attributes: EOPNOTSUPP.
+    NoAttributes,
+    /// No flags of rename: EINVAL.
+    NoRenameFlags,
+    /// No symbolic links: EPERM.
+    NoSymlinks,
+    /// No flush: ENOSYS.
+    NoSync,
+    /// Each flush fails: EIO.
+    SyncFails,
+    /// No statfs: ENOSYS.
+    NoStatfs,
+    /// Files are read and written through the page cache, unless they are open with O_DIRECT.
+    Cached,
+}
+
+impl Odd {
+    pub const ALL: [Odd; 18] = [
+        Odd::ShortReads,
+        Odd::ShortBlocks,
+        Odd::ShortWrites,
+        Odd::Interrupts,
+        Odd::Busy,
+        Odd::NeverServes,
+        Odd::RefusesDirect,
+        Odd::SizeTooSmall,
+        Odd::SizeTooLarge,
+        Odd::FoldsCase,
+        Odd::NoAllocate,
+        Odd::NoAttributes,
+        Odd::NoRenameFlags,
+        Odd::NoSymlinks,
+        Odd::NoSync,
+        Odd::SyncFails,
+        Odd::NoStatfs,
+        Odd::Cached,
+    ];
 }
 
 /// The mounted file system; gone when dropped.
 pub struct OddMount {
     session: Option<BackgroundSession>,
+    shared: Arc<Shared>,
     at: PathBuf,
     _dir: Dir,
 }
 
 impl OddMount {
-    /// Mounts an empty one.
-    pub fn new(oddities: Oddities) -> Result<OddMount, String> {
+    /// Mounts an empty one that behaves like this.
+    pub fn new(odd: &[Odd]) -> Result<OddMount, String> {
         let say = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
         let dir = Dir::new("odd")?;
         let at = dir.path().join("mnt");
         std::fs::create_dir(&at).map_err(say("mount point"))?;
-        let files = OddFiles { oddities, nodes: Mutex::new(vec![Node::new(Kind::Dir, 0o755)]) };
+        let tree = Mutex::new(Tree::new(odd.contains(&Odd::FoldsCase)));
+        let shared = Arc::new(Shared { odd: odd.to_vec(), asked: AtomicU64::new(0), tree });
+        let files = OddFiles(Arc::clone(&shared));
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("diopter-odd".to_owned())];
+        config.n_threads = Some(2);
         let session = Session::new(files, &at, &config).map_err(say("mount"))?;
         let session = session.spawn().map_err(say("thread"))?;
-        Ok(OddMount { session: Some(session), at, _dir: dir })
+        Ok(OddMount { session: Some(session), shared, at, _dir: dir })
     }
 
     pub fn path(&self) -> &Path {
         &self.at
+    }
+
+    /// Gives a file these bytes, whatever the behaviours; its directories are made.
+    pub fn put(&self, path: &str, bytes: &[u8]) {
+        let mut tree = lock(&self.shared.tree);
+        let mut parent = INodeNo::ROOT;
+        let mut names = path.split('/').map(OsStr::new).peekable();
+        while let Some(name) = names.next() {
+            let is_last = names.peek().is_none();
+            parent = tree.find(parent, name).unwrap_or_else(|_| {
+                let content = if is_last {
+                    Content::File(Vec::new())
+                } else {
+                    Content::Directory(BTreeMap::new())
+                };
+                let mode = if is_last { 0o644 } else { 0o755 };
+                tree.add(parent, name, Node::new(content, mode, 0)).expect("the name is free")
+            });
+        }
+        let file = tree.node(parent).and_then(Node::bytes).expect("a file");
+        bytes.clone_into(file);
+    }
+
+    /// Returns the bytes that a file has, whatever it is said to have.
+    pub fn get(&self, path: &str) -> Option<Vec<u8>> {
+        let mut tree = lock(&self.shared.tree);
+        let names = path.split('/').map(OsStr::new);
+        let number = names.into_iter().try_fold(INodeNo::ROOT, |at, name| tree.find(at, name));
+        number.and_then(|number| tree.node(number)?.bytes().cloned()).ok()
+    }
+
+    /// Returns every name below the root, in the order of directories.
+    pub fn names(&self) -> Vec<String> {
+        let mut tree = lock(&self.shared.tree);
+        let mut directories = vec![INodeNo::ROOT];
+        let mut names = Vec::new();
+        while let Some(directory) = directories.pop() {
+            for (number, kind, name) in tree.list(directory).expect("a directory") {
+                names.push(name.to_string_lossy().into_owned());
+                directories.extend((kind == FileType::Directory).then_some(INodeNo(number)));
+            }
+        }
+        names
+    }
+
+    /// Ends the connection: each caller that waits for a reply gets an error.
+    pub fn abort(&self) -> Result<(), String> {
+        machine::run("umount", &["-f", "-l", &self.at.to_string_lossy()]).map(|_| ())
     }
 }
 
 impl Drop for OddMount {
     fn drop(&mut self) {
         let unmounted = machine::unmount(&self.at);
-        let joined = self.session.take().map(|session| match unmounted {
+        let Some(session) = self.session.take() else { return };
+        let joined = match unmounted {
             Ok(()) => session.join().map_err(|error| error.to_string()),
             // Joining its threads would not end; they end with the process.
             Err(message) => Err(message),
-        });
-        if let Some(Err(message)) = joined {
-            eprintln!("{message}");
-        }
+        };
+        joined.unwrap_or_else(|message| eprintln!("{message}"));
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Dir,
-    File,
-    Link,
+struct Shared {
+    odd: Vec<Odd>,
+    /// Reads and writes so far.
+    asked: AtomicU64,
+    tree: Mutex<Tree>,
 }
 
-struct Node {
-    kind: Kind,
-    /// The content of a file or a link.
-    bytes: Vec<u8>,
-    /// Those in a directory.
-    names: BTreeMap<OsString, usize>,
-    extended: BTreeMap<OsString, Vec<u8>>,
-    mode: u16,
-    owner: (u32, u32),
-    modified: SystemTime,
-}
-
-impl Node {
-    fn new(kind: Kind, mode: u32) -> Node {
-        let mode = u16::try_from(mode & 0o7777).expect("twelve bits");
-        let (bytes, names, extended) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        Node { kind, bytes, names, extended, mode, owner: (0, 0), modified: SystemTime::now() }
-    }
-}
-
-struct OddFiles {
-    oddities: Oddities,
-    /// By number, from that of the root on. None is ever removed.
-    nodes: Mutex<Vec<Node>>,
-}
-
-type Nodes<'a> = MutexGuard<'a, Vec<Node>>;
-
-const NOW: Duration = Duration::ZERO;
-
-fn place_of(number: INodeNo) -> usize {
-    usize::try_from(number.0 - INodeNo::ROOT.0).expect("64-bit only")
-}
-
-fn number_of(place: usize) -> INodeNo {
-    INodeNo(INodeNo::ROOT.0 + u64::try_from(place).expect("64-bit only"))
-}
-
-fn kind_of(kind: Kind) -> FileType {
-    match kind {
-        Kind::Dir => FileType::Directory,
-        Kind::File => FileType::RegularFile,
-        Kind::Link => FileType::Symlink,
-    }
-}
-
-fn attributes_of(nodes: &Nodes<'_>, place: usize) -> FileAttr {
-    let node = &nodes[place];
-    let size = u64::try_from(node.bytes.len()).expect("64-bit only");
-    FileAttr {
-        ino: number_of(place),
-        size,
-        blocks: size.div_ceil(512),
-        atime: node.modified,
-        mtime: node.modified,
-        ctime: node.modified,
-        crtime: node.modified,
-        kind: kind_of(node.kind),
-        perm: node.mode,
-        nlink: 1,
-        uid: node.owner.0,
-        gid: node.owner.1,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
-}
+struct OddFiles(Arc<Shared>);
 
 impl OddFiles {
-    fn nodes(&self) -> Nodes<'_> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn is(&self, odd: Odd) -> bool {
+        self.0.odd.contains(&odd)
     }
 
-    /// Returns the name that a directory has for a name, and its node.
-    fn find(&self, nodes: &Nodes<'_>, parent: INodeNo, name: &OsStr) -> Option<(OsString, usize)> {
-        let is_it = |found: &OsStr| {
-            found == name || self.oddities.ignores_case && found.eq_ignore_ascii_case(name)
+    fn refused(&self, odd: Odd, errno: Errno) -> Result<(), Errno> {
+        if self.is(odd) { Err(errno) } else { Ok(()) }
+    }
+
+    fn tree(&self) -> MutexGuard<'_, Tree> {
+        lock(&self.0.tree)
+    }
+
+    fn attributes(&self, number: INodeNo) -> Result<FileAttr, Errno> {
+        let size = |bytes: u64| match () {
+            () if self.is(Odd::SizeTooSmall) => bytes / 2,
+            () if self.is(Odd::SizeTooLarge) => bytes + TOO_LARGE_BY,
+            () => bytes,
         };
-        let mut names = nodes[place_of(parent)].names.iter();
-        names.find(|(found, _)| is_it(found)).map(|(found, place)| (found.clone(), *place))
+        self.tree().attributes(number, size)
     }
 
-    /// Adds a node under a name that is free.
-    fn add(&self, (parent, name): (INodeNo, &OsStr), node: Node) -> Result<FileAttr, Errno> {
-        let mut nodes = self.nodes();
-        if self.find(&nodes, parent, name).is_some() {
-            return Err(Errno::EEXIST);
+    /// Refuses a read or write as it behaves.
+    fn asked(&self, flags: OpenFlags) -> Result<(), Errno> {
+        let is_third = self.0.asked.fetch_add(1, Ordering::Relaxed) % 3 == 2;
+        self.refused(Odd::NeverServes, Errno::EAGAIN)?;
+        if flags.0 & O_DIRECT != 0 {
+            self.refused(Odd::RefusesDirect, Errno::EINVAL)?;
         }
-        let place = nodes.len();
-        nodes.push(node);
-        nodes[place_of(parent)].names.insert(name.to_owned(), place);
-        Ok(attributes_of(&nodes, place))
+        if is_third {
+            self.refused(Odd::Interrupts, Errno::EINTR)?;
+            self.refused(Odd::Busy, Errno::EAGAIN)?;
+        }
+        Ok(())
     }
 
-    fn remove(&self, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let mut nodes = self.nodes();
-        match self.find(&nodes, parent, name) {
-            Some((name, _)) => {
-                nodes[place_of(parent)].names.remove(&name);
-                reply.ok();
-            }
-            None => reply.error(Errno::ENOENT),
+    /// Returns how many of `length` bytes a read or write moves.
+    fn moves(&self, length: usize, is_write: bool) -> usize {
+        let half = (length / 2).max(1);
+        if is_write {
+            return if self.is(Odd::ShortWrites) { half } else { length };
         }
+        if self.is(Odd::ShortReads) {
+            half
+        } else if self.is(Odd::ShortBlocks) && length > 4096 {
+            half / 4096 * 4096
+        } else {
+            length
+        }
+    }
+
+    fn open_flags(&self) -> FopenFlags {
+        if self.is(Odd::Cached) { FopenFlags::empty() } else { FopenFlags::FOPEN_DIRECT_IO }
+    }
+
+    fn add(&self, parent: INodeNo, name: &OsStr, node: Node) -> Result<FileAttr, Errno> {
+        let number = self.tree().add(parent, name, node)?;
+        self.attributes(number)
+    }
+
+    fn write_bytes(&self, number: INodeNo, offset: u64, bytes: &[u8]) -> Result<u32, Errno> {
+        let moved = &bytes[..self.moves(bytes.len(), true)];
+        let mut tree = self.tree();
+        let node = tree.node(number)?;
+        let file = node.bytes()?;
+        let start = to_usize(offset);
+        let end = start + moved.len();
+        if file.len() < end {
+            file.resize(end, 0);
+        }
+        file[start..end].copy_from_slice(moved);
+        Ok(u32::try_from(moved.len()).expect("a request is small"))
     }
 }
 
-fn enter(added: Result<FileAttr, Errno>, reply: ReplyEntry) {
-    match added {
-        Ok(attributes) => reply.entry(&NOW, &attributes, Generation(0)),
+fn entry(reply: ReplyEntry, result: Result<FileAttr, Errno>) {
+    match result {
+        Ok(attributes) => reply.entry(&VALID, &attributes, Generation(0)),
         Err(errno) => reply.error(errno),
+    }
+}
+
+fn attr(reply: ReplyAttr, result: Result<FileAttr, Errno>) {
+    match result {
+        Ok(attributes) => reply.attr(&VALID, &attributes),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn empty(reply: ReplyEmpty, result: Result<(), Errno>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn value(reply: ReplyXattr, size: u32, result: Result<Vec<u8>, Errno>) {
+    match result {
+        Err(errno) => reply.error(errno),
+        Ok(bytes) if size == 0 => reply.size(u32::try_from(bytes.len()).expect("small")),
+        Ok(bytes) if bytes.len() > to_usize(size.into()) => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
+    }
+}
+
+fn time_of(time: TimeOrNow) -> SystemTime {
+    match time {
+        TimeOrNow::SpecificTime(time) => time,
+        TimeOrNow::Now => SystemTime::now(),
     }
 }
 
 impl Filesystem for OddFiles {
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let nodes = self.nodes();
-        let found = self.find(&nodes, parent, name);
-        enter(found.map(|(_, place)| attributes_of(&nodes, place)).ok_or(Errno::ENOENT), reply);
+        let found = self.tree().find(parent, name);
+        entry(reply, found.and_then(|number| self.attributes(number)));
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let node = Node::new(Content::File(Vec::new()), mode, umask);
+        let node = Node { owner: (request.uid(), request.gid()), ..node };
+        match self.add(parent, name, node) {
+            Ok(attributes) => {
+                let flags = self.open_flags();
+                reply.created(&VALID, &attributes, Generation(0), FileHandle(0), flags);
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mkdir(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let node = Node::new(Content::Directory(BTreeMap::new()), mode, umask);
+        entry(reply, self.add(parent, name, node));
+    }
+
+    fn symlink(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let node = Node::new(Content::Link(target.to_owned()), 0o777, 0);
+        let refused = self.refused(Odd::NoSymlinks, Errno::EPERM);
+        entry(reply, refused.and_then(|()| self.add(parent, name, node)));
+    }
+
+    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
+        match self.tree().node(number).map(|node| &node.content) {
+            Ok(Content::Link(target)) => reply.data(target.as_os_str().as_encoded_bytes()),
+            Ok(_) => reply.error(Errno::EINVAL),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.tree().remove(parent, name));
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.tree().remove(parent, name));
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let mut tree = self.tree();
+        let keeps = flags == RenameFlags::RENAME_NOREPLACE;
+        let result = if !flags.is_empty() && (!keeps || self.is(Odd::NoRenameFlags)) {
+            Err(Errno::EINVAL)
+        } else if keeps && tree.find(new_parent, new_name).is_ok() {
+            Err(Errno::EEXIST)
+        } else {
+            tree.rename((parent, name), (new_parent, new_name))
+        };
+        empty(reply, result);
+    }
+
+    fn open(&self, _request: &Request, _number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), self.open_flags());
     }
 
     fn getattr(
@@ -216,7 +409,7 @@ impl Filesystem for OddFiles {
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        reply.attr(&NOW, &attributes_of(&self.nodes(), place_of(number)));
+        attr(reply, self.attributes(number));
     }
 
     fn setattr(
@@ -237,125 +430,22 @@ impl Filesystem for OddFiles {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let is_attribute =
-            mode.is_some() || uid.is_some() || gid.is_some() || atime.is_some() || mtime.is_some();
-        if let Some(errno) = self.oddities.attributes.filter(|_| is_attribute && size.is_none()) {
-            return reply.error(errno);
-        }
-        let mut nodes = self.nodes();
-        let node = &mut nodes[place_of(number)];
-        if let Some(size) = size {
-            node.bytes.resize(usize::try_from(size).expect("64-bit only"), 0);
-        }
-        if let Some(mode) = mode {
-            node.mode = u16::try_from(mode & 0o7777).expect("twelve bits");
-        }
-        node.owner = (uid.unwrap_or(node.owner.0), gid.unwrap_or(node.owner.1));
-        match mtime {
-            Some(TimeOrNow::SpecificTime(time)) => node.modified = time,
-            Some(TimeOrNow::Now) => node.modified = SystemTime::now(),
-            None => {}
-        }
-        reply.attr(&NOW, &attributes_of(&nodes, place_of(number)));
-    }
-
-    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
-        match self.oddities.hides_links {
-            true => reply.error(Errno::EPERM),
-            false => reply.data(&self.nodes()[place_of(number)].bytes),
-        }
-    }
-
-    fn mkdir(
-        &self,
-        _request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
-        enter(self.add((parent, name), Node::new(Kind::Dir, mode & !umask)), reply);
-    }
-
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove(parent, name, reply);
-    }
-
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove(parent, name, reply);
-    }
-
-    fn symlink(
-        &self,
-        _request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        leads_to: &Path,
-        reply: ReplyEntry,
-    ) {
-        let bytes = leads_to.as_os_str().as_bytes().to_vec();
-        if self.oddities.link_bytes_max.is_some_and(|most| bytes.len() > most) {
-            return reply.error(Errno::ENAMETOOLONG);
-        }
-        enter(self.add((parent, name), Node { bytes, ..Node::new(Kind::Link, 0o777) }), reply);
-    }
-
-    fn rename(
-        &self,
-        _request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let is_exclusive = flags.contains(RenameFlags::RENAME_NOREPLACE);
-        if is_exclusive && self.oddities.has_no_exclusive_rename {
-            return reply.error(Errno::EINVAL);
-        }
-        let mut nodes = self.nodes();
-        let Some((name, place)) = self.find(&nodes, parent, name) else {
-            return reply.error(Errno::ENOENT);
+        let set = || {
+            let mut tree = self.tree();
+            let node = tree.node(number)?;
+            if let Some(size) = size {
+                node.bytes()?.resize(to_usize(size), 0);
+            }
+            if let Some(mode) = mode {
+                node.mode = u16::try_from(mode & 0o7777).expect("twelve bits");
+            }
+            node.owner = (uid.unwrap_or(node.owner.0), gid.unwrap_or(node.owner.1));
+            for (time, new) in node.times.iter_mut().zip([atime, mtime]) {
+                *time = new.map_or(*time, time_of);
+            }
+            Ok(())
         };
-        let there = self.find(&nodes, new_parent, new_name);
-        if is_exclusive && there.is_some() {
-            return reply.error(Errno::EEXIST);
-        }
-        // What is replaced keeps its name, as where case is ignored.
-        let new_name = there.map_or_else(|| new_name.to_owned(), |(found, _)| found);
-        nodes[place_of(parent)].names.remove(&name);
-        nodes[place_of(new_parent)].names.insert(new_name, place);
-        reply.ok();
-    }
-
-    fn link(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        if self.oddities.has_no_links {
-            return reply.error(Errno::EPERM);
-        }
-        let mut nodes = self.nodes();
-        if self.find(&nodes, new_parent, new_name).is_some() {
-            return reply.error(Errno::EEXIST);
-        }
-        nodes[place_of(new_parent)].names.insert(new_name.to_owned(), place_of(number));
-        enter(Ok(attributes_of(&nodes, place_of(number))), reply);
-    }
-
-    fn open(&self, _request: &Request, _number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        // The access mode, as of open(2).
-        let is_to_write = flags.0 & 0o3 != 0;
-        match self.oddities.is_written_once && is_to_write {
-            true => reply.error(Errno::EACCES),
-            false => reply.opened(FileHandle(0), FopenFlags::empty()),
-        }
+        attr(reply, set().and_then(|()| self.attributes(number)));
     }
 
     fn read(
@@ -365,15 +455,22 @@ impl Filesystem for OddFiles {
         _handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let nodes = self.nodes();
-        let bytes = &nodes[place_of(number)].bytes;
-        let start = usize::try_from(offset).expect("64-bit only").min(bytes.len());
-        let end = (start + usize::try_from(size).expect("64-bit only")).min(bytes.len());
-        reply.data(&bytes[start..end]);
+        let read = || {
+            self.asked(flags)?;
+            let mut tree = self.tree();
+            let bytes = tree.node(number)?.bytes()?;
+            let start = to_usize(offset).min(bytes.len());
+            let end = (start + self.moves(to_usize(size.into()), false)).min(bytes.len());
+            Ok(bytes[start..end].to_vec())
+        };
+        match read() {
+            Ok(bytes) => reply.data(&bytes),
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn write(
@@ -384,36 +481,12 @@ impl Filesystem for OddFiles {
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let mut nodes = self.nodes();
-        let bytes = &mut nodes[place_of(number)].bytes;
-        let start = usize::try_from(offset).expect("64-bit only");
-        let end = start + data.len();
-        if bytes.len() < end {
-            bytes.resize(end, 0);
-        }
-        bytes[start..end].copy_from_slice(data);
-        reply.written(u32::try_from(data.len()).expect("a request is small"));
-    }
-
-    fn create(
-        &self,
-        _request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        match self.add((parent, name), Node::new(Kind::File, mode & !umask)) {
-            Ok(attributes) => {
-                let (handle, flags) = (FileHandle(0), FopenFlags::empty());
-                reply.created(&NOW, &attributes, Generation(0), handle, flags);
-            }
+        match self.asked(flags).and_then(|()| self.write_bytes(number, offset, data)) {
+            Ok(moved) => reply.written(moved),
             Err(errno) => reply.error(errno),
         }
     }
@@ -426,10 +499,14 @@ impl Filesystem for OddFiles {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let nodes = self.nodes();
-        let skipped = usize::try_from(offset).expect("64-bit only");
-        for (next, (name, place)) in (1..).zip(&nodes[place_of(number)].names).skip(skipped) {
-            if reply.add(number_of(*place), next, kind_of(nodes[*place].kind), name) {
+        let entries = match self.tree().list(number) {
+            Ok(entries) => entries,
+            Err(errno) => return reply.error(errno),
+        };
+        let dot = |name: &str| (number.0, FileType::Directory, OsString::from(name));
+        let all = [dot("."), dot("..")].into_iter().chain(entries);
+        for (next, (number, kind, name)) in (1..).zip(all).skip(to_usize(offset)) {
+            if reply.add(INodeNo(number), next, kind, name) {
                 break;
             }
         }
@@ -441,17 +518,18 @@ impl Filesystem for OddFiles {
         _request: &Request,
         number: INodeNo,
         name: &OsStr,
-        value: &[u8],
+        bytes: &[u8],
         _flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        if let Some(errno) = self.oddities.extended {
-            return reply.error(errno);
-        }
-        let extended = &mut self.nodes()[place_of(number)].extended;
-        extended.insert(name.to_owned(), value.to_owned());
-        reply.ok();
+        let refused = self.refused(Odd::NoAttributes, Errno::EOPNOTSUPP);
+        let set = || {
+            let mut tree = self.tree();
+            tree.node(number)?.attributes.insert(name.to_owned(), bytes.to_owned());
+            Ok(())
+        };
+        empty(reply, refused.and_then(|()| set()));
     }
 
     fn getxattr(
@@ -462,33 +540,44 @@ impl Filesystem for OddFiles {
         size: u32,
         reply: ReplyXattr,
     ) {
-        if let Some(errno) = self.oddities.extended {
-            return reply.error(errno);
-        }
-        let nodes = self.nodes();
-        let value = nodes[place_of(number)].extended.get(name);
-        give(value.map(Vec::as_slice).ok_or(Errno::ENODATA), size, reply);
+        let get = || {
+            self.refused(Odd::NoAttributes, Errno::EOPNOTSUPP)?;
+            self.tree().node(number)?.attributes.get(name).cloned().ok_or(Errno::ENODATA)
+        };
+        value(reply, size, get());
     }
 
     fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        let nodes = self.nodes();
-        let names = nodes[place_of(number)].extended.keys();
-        let list: Vec<u8> = names.flat_map(|name| [name.as_bytes(), &[0]].concat()).collect();
-        give(self.oddities.extended.map_or(Ok(&list), Err), size, reply);
+        let list = || {
+            self.refused(Odd::NoAttributes, Errno::EOPNOTSUPP)?;
+            let mut tree = self.tree();
+            let names = tree.node(number)?.attributes.keys();
+            Ok(names.flat_map(|name| [name.as_encoded_bytes(), &[0]].concat()).collect())
+        };
+        value(reply, size, list());
     }
 
-    fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        if let Some(errno) = self.oddities.extended {
-            return reply.error(errno);
-        }
-        match self.nodes()[place_of(number)].extended.remove(name) {
-            Some(_) => reply.ok(),
-            None => reply.error(Errno::ENODATA),
-        }
-    }
-
-    fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
-        reply.statfs(1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 4096, 255, 4096);
+    fn fallocate(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let allocate = || {
+            self.refused(Odd::NoAllocate, Errno::EOPNOTSUPP)?;
+            if mode == 0 {
+                let mut tree = self.tree();
+                let bytes = tree.node(number)?.bytes()?;
+                let end = to_usize(offset + length).max(bytes.len());
+                bytes.resize(end, 0);
+            }
+            Ok(())
+        };
+        empty(reply, allocate());
     }
 
     fn flush(
@@ -510,7 +599,8 @@ impl Filesystem for OddFiles {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        reply.ok();
+        let refused = self.refused(Odd::NoSync, Errno::ENOSYS);
+        empty(reply, refused.and_then(|()| self.refused(Odd::SyncFails, Errno::EIO)));
     }
 
     fn fsyncdir(
@@ -521,18 +611,17 @@ impl Filesystem for OddFiles {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        reply.ok();
+        empty(reply, self.refused(Odd::NoSync, Errno::ENOSYS));
+    }
+
+    fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
+        match self.refused(Odd::NoStatfs, Errno::ENOSYS) {
+            Ok(()) => reply.statfs(1 << 20, 1 << 19, 1 << 19, 1 << 20, 1 << 19, 4096, 255, 4096),
+            Err(errno) => reply.error(errno),
+        }
     }
 }
 
-/// Replies with bytes of an attribute, or their number.
-fn give(bytes: Result<&[u8], Errno>, size: u32, reply: ReplyXattr) {
-    match bytes {
-        Err(errno) => reply.error(errno),
-        Ok(bytes) if size == 0 => reply.size(u32::try_from(bytes.len()).expect("64 KiB at most")),
-        Ok(bytes) if bytes.len() > usize::try_from(size).expect("64-bit only") => {
-            reply.error(Errno::ERANGE);
-        }
-        Ok(bytes) => reply.data(bytes),
-    }
+fn to_usize(value: u64) -> usize {
+    usize::try_from(value).expect("64-bit only")
 }

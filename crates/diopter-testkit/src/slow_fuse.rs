@@ -464,7 +464,7 @@ fn open_flags() -> FopenFlags {
     FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
 }
 
-fn attributes_of(number: INodeNo, kind: FileType, perm: u16, size: u64) -> FileAttr {
+pub(crate) fn attributes_of(number: INodeNo, kind: FileType, perm: u16, size: u64) -> FileAttr {
     let (time, blocks) = (SystemTime::UNIX_EPOCH, size.div_ceil(512));
     FileAttr {
         ino: number,
@@ -485,7 +485,7 @@ fn attributes_of(number: INodeNo, kind: FileType, perm: u16, size: u64) -> FileA
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -363,6 +363,18 @@ pub const LANES: &[Lane] = &[
             &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])],
         )
     },
+    Lane {
+        needs: &[Capability::Fuse],
+        uses: &[Capability::Uring, Capability::Aio],
+        ..plain(
+            "odd",
+            240,
+            &[
+                check(&["build", "-p", "diopter-preload"]),
+                test(&["test", "-p", "diopter-cli", "--test", "odd"]),
+            ],
+        )
+    },
     Lane { needs: &[Capability::Ceph], ..plain("rados", 150, &[test(RADOS), test(DIO_RADOS)]) },
     Lane {
         needs: &[Capability::OpenMpi, Capability::Mpich, Capability::Libclang],
