@@ -368,7 +368,7 @@ pub const LANES: &[Lane] = &[
         uses: &[Capability::Uring, Capability::Aio],
         ..plain(
             "odd",
-            240,
+            55,
             &[
                 check(&["build", "-p", "diopter-preload"]),
                 test(&["test", "-p", "diopter-cli", "--test", "odd"]),
@@ -429,7 +429,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         needs: &[Capability::Cxx],
-        ..plain("fuzz", 240, &[Step { work: Work::Fuzz, ..check(&[]) }])
+        ..plain("fuzz", 185, &[Step { work: Work::Fuzz, ..check(&[]) }])
     },
 ];
 
@@ -441,7 +441,7 @@ pub const QUICK: [&str; 15] = [
 ];
 
 /// Seconds of each fuzz target.
-pub const FUZZ_SECONDS: u64 = 15;
+pub const FUZZ_SECONDS: u64 = 10;
 
 pub const fn plain(name: &'static str, budget: u64, steps: &'static [Step]) -> Lane {
     Lane { name, budget, needs: &[], uses: &[], steps, is_extra: false }
