@@ -27,12 +27,17 @@ impl Threads {
     /// Creates a backend for the bios of `slab`. Starts no thread yet.
     #[must_use]
     pub fn new(slab: &Slab, depth_max: u32) -> Threads {
+        Threads::of_at_most(slab, depth_max, WORKERS_MAX)
+    }
+
+    /// Creates one of at most `workers` threads.
+    pub(super) fn of_at_most(slab: &Slab, depth_max: u32, workers: u32) -> Threads {
         let capacity = depth_max as usize;
         Threads {
             slab: slab.clone(),
             // If the engine is dropped first, the slab leaks the memory of bios that are still in a
             // worker.
-            workers: Workers::new("diopter-io", WORKERS_MAX, capacity, HeldBio::run),
+            workers: Workers::new("diopter-io", workers, capacity, HeldBio::run),
             depth_max,
             held: 0,
             own: VecDeque::with_capacity(capacity),

@@ -144,7 +144,8 @@ impl Uring {
     fn servers(&mut self) -> &mut Threads {
         let Uring { servers, notified, slab, depth_max, .. } = self;
         servers.get_or_insert_with(|| {
-            let threads = Threads::new(slab, *depth_max);
+            // A server has as many requests at once as a ring would give it.
+            let threads = Threads::of_at_most(slab, *depth_max, *depth_max);
             if let Some(event) = notified.take() {
                 let is_first = threads.signal(event);
                 debug_assert!(is_first, "made just now");
