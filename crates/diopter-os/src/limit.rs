@@ -22,6 +22,13 @@ pub enum Limit {
     Processes,
 }
 
+/// A soft limit and the hard one above it; `u64::MAX` for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub soft: u64,
+    pub hard: u64,
+}
+
 impl Limit {
     fn resource(self) -> libc::__rlimit_resource_t {
         match self {
@@ -49,16 +56,33 @@ impl Limit {
         Ok(self.both()?.rlim_max)
     }
 
+    /// Returns both limits.
+    ///
+    /// # Errors
+    /// Fails as getrlimit(2) does.
+    pub fn bounds(self) -> Result<Bounds, Errno> {
+        let both = self.both()?;
+        Ok(Bounds { soft: both.rlim_cur, hard: both.rlim_max })
+    }
+
+    /// Sets both limits.
+    ///
+    /// # Errors
+    /// Fails as setrlimit(2) does.
+    pub fn set_bounds(self, bounds: Bounds) -> Result<(), Errno> {
+        let both = libc::rlimit { rlim_cur: bounds.soft, rlim_max: bounds.hard };
+        // SAFETY: `both` is a live `rlimit` that the call reads.
+        let returned = unsafe { libc::setrlimit(self.resource(), &raw const both) };
+        if returned < 0 { Err(Errno::last()) } else { Ok(()) }
+    }
+
     /// Sets the soft limit to `value`, at most the hard limit, which stays.
     ///
     /// # Errors
     /// Fails as getrlimit(2) and setrlimit(2) do.
     pub fn set(self, value: u64) -> Result<(), Errno> {
-        let both = self.both()?;
-        let both = libc::rlimit { rlim_cur: value.min(both.rlim_max), ..both };
-        // SAFETY: `both` is a live `rlimit` that the call reads.
-        let returned = unsafe { libc::setrlimit(self.resource(), &raw const both) };
-        if returned < 0 { Err(Errno::last()) } else { Ok(()) }
+        let bounds = self.bounds()?;
+        self.set_bounds(Bounds { soft: value.min(bounds.hard), ..bounds })
     }
 }
 
