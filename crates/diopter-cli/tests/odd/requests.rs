@@ -37,7 +37,7 @@ struct Asked {
 
 /// Does what the variables ask for. An error ends the process with status 1, as `dio` does.
 pub fn run_if_asked() {
-    let [door, backend, source, target] = VARIABLES.map(|name| std::env::var_os(name));
+    let [door, backend, source, target] = VARIABLES.map(std::env::var_os);
     let (Some(door), Some(backend)) = (door, backend) else { return };
     let backend = match backend.to_str().expect("a name") {
         "uring" => BackendKind::Uring,
