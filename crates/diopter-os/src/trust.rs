@@ -1,6 +1,6 @@
-//! Trust in a file by its owner, its writers and the directories above it, which decides what may be
-//! loaded as a library, read as a configuration or a job file, or followed as a link. One walk from
-//! the root resolves every such name, by descriptor, so that what was checked is what is used.
+//! Trust in a file by its owner, its writers and the directories above it, which decides what may
+//! be loaded as a library, read as a configuration or a job file, or followed as a link. One walk
+//! from the root resolves every such name, by descriptor, so that what was checked is what is used.
 //!
 //! The rule is that of OpenSSH for its configuration: the owner is root or the effective user, no
 //! other user may write to it, and the same holds for each link and each directory above it. A

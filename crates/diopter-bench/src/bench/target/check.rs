@@ -19,7 +19,7 @@ pub const SPARE_BYTES: u64 = 64 << 20;
 pub fn check_space(dir: &Held, jobs: &[Job]) -> Result<(), String> {
     let needs = jobs.iter().map(needed_bytes).max().unwrap_or(0);
     let shown = dir.shown();
-    let free = rustix::fs::statvfs(&dir.path())
+    let free = rustix::fs::statvfs(dir.path())
         .map(|space| space.f_bavail.saturating_mul(space.f_frsize))
         .map_err(|error| format!("{shown}: {error}"))?;
     if needs > free {
@@ -54,7 +54,7 @@ pub fn check_file(held: &Held, jobs: &[Job]) -> Result<(), String> {
     }
     let failed = |error: diopter::Error| format!("{shown}: {error}");
     let file = diopter::File::options().read(true).striped(true).open(held.path());
-    let size = file.and_then(|file| file.size().map_err(Into::into)).map_err(failed)?;
+    let size = file.and_then(|file| file.size()).map_err(failed)?;
     check_size((held, size), jobs)
 }
 
