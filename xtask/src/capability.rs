@@ -75,7 +75,8 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         | Capability::Man
         | Capability::Lintian
         | Capability::Mmdebstrap
-        | Capability::Minisign => installed(capability.name()),
+        | Capability::Minisign
+        | Capability::Strace => installed(capability.name()),
         Capability::Clang => installed("clang"),
         Capability::Lld => installed("ld.lld"),
         Capability::Valgrind => installed("valgrind"),

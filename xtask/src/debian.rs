@@ -16,7 +16,7 @@ struct Tool {
 /// The library of clang, which is not a program: bindings of an MPI library are made with it.
 const LIBCLANG: &str = "libclang";
 
-const TOOLS: [Tool; 31] = [
+const TOOLS: [Tool; 32] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
@@ -49,6 +49,7 @@ const TOOLS: [Tool; 31] = [
     Tool { name: "mpirun.mpich", package: "mpich", wanted_by: Capability::Mpich },
     Tool { name: LIBCLANG, package: "libclang-dev", wanted_by: Capability::Libclang },
     Tool { name: "valgrind", package: "valgrind", wanted_by: Capability::Valgrind },
+    Tool { name: "strace", package: "strace", wanted_by: Capability::Strace },
 ];
 
 /// Makes the tools of these capabilities available where that can be done, and says what is

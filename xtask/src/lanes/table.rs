@@ -326,12 +326,12 @@ pub const LANES: &[Lane] = &[
     Lane {
         needs: &[Capability::Loop, Capability::Ext4, Capability::Cc],
         uses: &[Capability::Uring, Capability::Aio, Capability::Strace],
-        ..plain("refused", 180, &[test(REFUSED)])
+        ..plain("refused", 65, &[test(REFUSED)])
     },
     Lane {
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs, Capability::Cc],
         uses: &[Capability::Btrfs, Capability::Uring, Capability::Aio],
-        ..plain("full", 150, &[test(FULL)])
+        ..plain("full", 60, &[test(FULL)])
     },
     Lane {
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
@@ -429,7 +429,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         needs: &[Capability::Cxx],
-        ..plain("fuzz", 185, &[Step { work: Work::Fuzz, ..check(&[]) }])
+        ..plain("fuzz", 115, &[Step { work: Work::Fuzz, ..check(&[]) }])
     },
 ];
 
@@ -441,7 +441,7 @@ pub const QUICK: [&str; 15] = [
 ];
 
 /// Seconds of each fuzz target.
-pub const FUZZ_SECONDS: u64 = 10;
+pub const FUZZ_SECONDS: u64 = 4;
 
 pub const fn plain(name: &'static str, budget: u64, steps: &'static [Step]) -> Lane {
     Lane { name, budget, needs: &[], uses: &[], steps, is_extra: false }

@@ -22,7 +22,7 @@ use volume::{KINDS, Kind, Scarce, Volume, kind};
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Cells of a run that is not a soak, without those that failed once.
-const DRAWN: usize = 400;
+const DRAWN: usize = 200;
 
 /// Bytes of the file that is copied: more than half of what is left at most.
 const LENGTH: usize = (5 << 20) + 77;
