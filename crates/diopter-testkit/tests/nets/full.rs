@@ -88,6 +88,7 @@ fn on_a_full_file_system_a_copy_is_whole_or_an_error() {
     let sources = Sources::new(scratch.path(), LENGTH, &built);
     let matrix = Matrix::new("full", include_str!("full/failed_once.txt"));
     let cells = matrix.drawn(cells(), DRAWN);
+    let shared = Shared { matrix, sources, built, scratch: scratch.path() };
     // One volume is filled for one cell at a time; two volumes at the same time.
     let kinds = Mutex::new(KINDS.iter());
     std::thread::scope(|scope| {
@@ -97,33 +98,39 @@ fn on_a_full_file_system_a_copy_is_whole_or_an_error() {
                     let Some(kind) = kinds.lock().expect("no panic").next() else { break };
                     let is_here = |cell: &&Cell| kind_of(cell).name == kind.name;
                     let here: Vec<&Cell> = cells.iter().filter(is_here).collect();
-                    on_one(kind, &here, &matrix, &sources, (&built, scratch.path()));
+                    shared.run_on(kind, &here);
                 }
             });
         }
     });
-    matrix.finish();
+    shared.matrix.finish();
 }
 
-fn on_one(
-    kind: &'static Kind,
-    cells: &[&Cell],
-    matrix: &Matrix,
-    sources: &Sources,
-    (built, scratch): (&Built, &Path),
-) {
-    if cells.is_empty() {
-        return;
-    }
-    let Some(volume) = Volume::new(kind) else { return };
-    let objects = scratch.join(format!("objects-{}", kind.name));
-    for cell in cells {
+/// Things that the cells of a run share.
+struct Shared<'a> {
+    matrix: Matrix,
+    sources: Sources,
+    built: Built,
+    scratch: &'a Path,
+}
+
+impl Shared<'_> {
+    /// Runs cells one after the other on a new file system.
+    fn run_on(&self, kind: &'static Kind, cells: &[&Cell]) {
+        if cells.is_empty() {
+            return;
+        }
+        let Some(volume) = Volume::new(kind) else { return };
+        let objects = self.scratch.join(format!("objects-{}", kind.name));
+        let (sources, built) = (&self.sources, &self.built);
+        for cell in cells {
+            volume.release();
+            let ground = Ground { sources, built, dir: volume.dir(), objects: objects.clone() };
+            self.matrix.note((*cell).clone(), run(cell, &volume, &ground));
+        }
         volume.release();
-        let ground = Ground { sources, built, dir: volume.dir(), objects: objects.clone() };
-        matrix.note((*cell).clone(), run(cell, &volume, &ground));
+        volume.finish();
     }
-    volume.release();
-    volume.finish();
 }
 
 fn run(cell: &Cell, volume: &Volume, ground: &Ground<'_>) -> Outcome {

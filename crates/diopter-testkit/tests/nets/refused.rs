@@ -97,6 +97,13 @@ struct Sandbox<'a> {
     count: AtomicUsize,
 }
 
+/// A call, the error of it, and whether the first calls succeed.
+struct Refusal<'a> {
+    call: &'a str,
+    error: &'a str,
+    is_later: bool,
+}
+
 /// A mounted ext4 in memory, which has everything that a door may ask for.
 fn mount() -> Option<Mount> {
     if !is_root() {
@@ -165,7 +172,8 @@ impl Sandbox<'_> {
         let [backend, call, error, moment] = parts.as_slice() else { unreachable!("{cell:?}") };
         door.prepare(ground);
         let before = ground.names();
-        let mut command = self.command(door, call, error, *moment == "later", ground);
+        let refusal = Refusal { call, error, is_later: *moment == "later" };
+        let mut command = self.command(door, &refusal, ground);
         let ended = door.run(&mut command, ground, backend, LIMIT);
         assert_ne!(ended.status.code(), Some(99), "{}", ended.shown());
         let mut names = vec![*call, "io_uring", "aio", "shared librar", "dio run"];
@@ -180,14 +188,8 @@ impl Sandbox<'_> {
     }
 
     /// The door with the call refused.
-    fn command(
-        &self,
-        door: &Door,
-        call: &str,
-        error: &str,
-        is_later: bool,
-        ground: &Ground<'_>,
-    ) -> Command {
+    fn command(&self, door: &Door, refusal: &Refusal<'_>, ground: &Ground<'_>) -> Command {
+        let Refusal { call, error, is_later } = *refusal;
         let words = door.words(ground);
         let number = self.numbers[call];
         let errno = ERRORS.iter().find(|(name, _)| *name == error).expect("one of two").1;
