@@ -336,7 +336,7 @@ impl Entry {
     /// Opens a directory that was just made, with the permissions of its owner that the umask may
     /// have taken away.
     fn open_made_dir(&self) -> Result<Rc<Dir>, Failure> {
-        let own = rustix::process::geteuid().as_raw();
+        let own = effective_user();
         let lacks = |found: &Metadata| found.mode() & FILLING_MODE.bits() != FILLING_MODE.bits();
         if let Some(found) = self.look()?
             && found.metadata().is_dir()

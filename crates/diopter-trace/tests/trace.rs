@@ -454,16 +454,16 @@ fn a_command_that_cannot_run_is_reported_as_a_shell_would() {
 #[test]
 fn a_killed_command_and_a_signal_to_us_leave_no_tracing_on() {
     let Some(_alone) = alone(&[]) else { return };
-    let ended_by = |kill: fn(Pid) -> Pid, signal| {
+    let ended_by = |kill: fn(u32) -> u32, signal| {
         let mut on_child = |process: u32| {
-            let child = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
-            kill_process(kill(child), signal).unwrap();
+            let killed = i32::try_from(kill(process)).unwrap();
+            kill_process(Pid::from_raw(killed).unwrap(), signal).unwrap();
         };
         record(&options(&["sleep", "600"]), &mut on_child).unwrap().exit_status
     };
     assert_eq!(ended_by(|child| child, Signal::KILL), 128 + 9);
     // One that we get is passed on.
-    assert_eq!(ended_by(|_| rustix::process::getpid(), Signal::TERM), 128 + 15);
+    assert_eq!(ended_by(|_| std::process::id(), Signal::TERM), 128 + 15);
     assert_eq!(own_instances(), [""; 0]);
 }
 

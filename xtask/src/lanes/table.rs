@@ -94,7 +94,7 @@ pub const LANES: &[Lane] = &[
         needs: &[Capability::Book],
         ..plain("book", 120, &[Step { work: Work::Book, ..check(&[]) }])
     },
-    plain("build", 270, &[check(&["build", "--release", "-p", "diopter-cli"])]),
+    plain("build", 235, &[check(&["build", "--release", "-p", "diopter-cli"])]),
     plain("package", 30, &[check(PACKAGE)]),
     plain("unit", 165, &[test(&["test", "--workspace", "--lib", "--bins"])]),
     plain(
@@ -233,7 +233,7 @@ pub const LANES: &[Lane] = &[
         uses: &[Capability::Bash, Capability::Zsh, Capability::Fish, Capability::Man],
         ..plain(
             "golden",
-            360,
+            330,
             &[test(GOLDEN), test(&["test", "-p", "diopter-copy", "--test", "observer"])],
         )
     },

@@ -226,11 +226,9 @@ fn read_zeros(pending: &mut Pending, flight: &Flight, mapping: &BufferMapping, h
 pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: &Policies) -> Next {
     let short = policies.short;
     if let Some(failure) = pending.report.failure {
-        if is_cut_by_limit(pending, target, failure) {
-            pending.report.failure = None;
-            return pending.try_again(Next::Window);
-        }
-        if window::is_refused_as_direct(pending, target, failure) {
+        if is_cut_by_limit(pending, target, failure)
+            || window::is_refused_as_direct(pending, target, failure)
+        {
             pending.report.failure = None;
             return pending.try_again(Next::Window);
         }
@@ -283,16 +281,17 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
         note_written(pending, target);
     }
     let stopped = if is_whole { Ok(None) } else { stop_reason(pending, target, end, short) };
-    let stopped = match stopped {
-        Ok(stopped) => stopped,
-        Err(errno) => return pending.fail(errno, FileRange::new(pending.at, window.end())),
-    };
-    if let Some(why) = stopped {
-        if !pending.is_write() && short == ShortPolicy::Resubmit && target.is_cut_off(end.at) {
-            return pending.fail(Errno::EUCLEAN, FileRange::new(pending.at, window.end()));
+    let rest = FileRange::new(pending.at, window.end());
+    match stopped {
+        Err(errno) => return pending.fail(errno, rest),
+        Ok(Some(why)) => {
+            if !pending.is_write() && short == ShortPolicy::Resubmit && target.is_cut_off(end.at) {
+                return pending.fail(Errno::EUCLEAN, rest);
+            }
+            pending.report.stopped = Some(why);
+            return Next::Ended;
         }
-        pending.report.stopped = Some(why);
-        return Next::Ended;
+        Ok(None) => {}
     }
     pending.window.ends_in_block |= !is_whole && !pending.is_write() && !target.is_local();
     if useful > 0 { Next::Window } else { pending.try_again(Next::Window) }
