@@ -468,7 +468,7 @@ impl Target {
     }
 
     /// Returns true if the kernel moves the bytes of every object itself.
-    pub(crate) fn is_local(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         self.is_local
     }
 

@@ -53,7 +53,8 @@ pub trait Sink {
     fn size(&self) -> Option<u64>;
 
     /// Frees what was allocated past the end of the file. If the file has the size `grown_to`, it
-    /// is truncated to `end` first.
+    /// is truncated to `end` first. No size below `end` is set: another process has truncated the
+    /// file, and freed the space with that.
     ///
     /// # Errors
     /// The errno of the truncation.
@@ -292,6 +293,9 @@ impl<S: Sink> WriteBehind<S> {
         if let Some((range, growth)) = self.space.next(range, &self.shape) {
             match self.sink.allocate(range, growth) {
                 Ok(()) => self.space.note_done(range, growth),
+                Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EPERM | Errno::EINVAL) => {
+                    self.space.note_refused();
+                }
                 Err(_) => self.space.note_failed(range, growth, self.sink.size()),
             }
         }

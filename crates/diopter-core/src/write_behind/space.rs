@@ -86,6 +86,12 @@ impl Space {
         Some((FileRange::new(from, end), growth))
     }
 
+    /// Notes an allocation that the file system does not know or does not permit: the file is as
+    /// before. No further one is tried.
+    pub(super) fn note_refused(&mut self) {
+        self.is_on = false;
+    }
+
     /// Notes an allocation that failed, after which the file has `size` bytes. It may have given
     /// the file a part of its range before it failed. No further one is tried.
     pub(super) fn note_failed(&mut self, range: FileRange, growth: Growth, size: Option<u64>) {

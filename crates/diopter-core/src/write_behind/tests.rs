@@ -25,6 +25,8 @@ struct Script {
     settled: Vec<(u64, Option<u64>)>,
     /// Each allocation fails, after it has given the file this size.
     refuses: Option<u64>,
+    /// The errno of those; ENOSPC without one.
+    errno: Option<Errno>,
     now: u64,
 }
 
@@ -67,7 +69,10 @@ impl Sink for Scripted {
     fn allocate(&mut self, range: FileRange, growth: Growth) -> Result<(), Errno> {
         let mut script = self.0.borrow_mut();
         script.allocated.push((range, growth));
-        if script.refuses.is_some() { Err(Errno::ENOSPC) } else { Ok(()) }
+        if script.refuses.is_some() {
+            return Err(script.errno.unwrap_or(Errno::ENOSPC));
+        }
+        Ok(())
     }
 
     fn size(&self) -> Option<u64> {
@@ -238,6 +243,23 @@ fn space_follows_the_options() {
     assert_eq!(allocated(far.clone(), Some(33 * MIB)), (tried.clone(), settled));
     // Past what was asked for it has another writer's bytes.
     assert_eq!(allocated(far, Some(65 * MIB)), (tried, vec![(3 * MIB, None)]));
+}
+
+#[test]
+fn an_allocation_that_is_not_possible_leaves_the_file_alone() {
+    for errno in [Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::EPERM, Errno::EINVAL] {
+        for space in [Space::of_file(0), Space::of_file(0).in_steps(64 * MIB)] {
+            let (script, mut stream) = stream(shape(0, 256 * KIB, 100), space);
+            // A server may say that the file is shorter than it is, or longer.
+            script.0.borrow_mut().refuses = Some(33 * MIB);
+            script.0.borrow_mut().errno = Some(errno);
+            give(&mut stream, 3 * MIB);
+            script.finish_all();
+            assert!(matches!(stream.poll_close(&mut idle()), Poll::Ready(Ok(()))));
+            let script = script.0.borrow();
+            assert_eq!((script.allocated.len(), script.settled.clone()), (1, vec![]), "{errno:?}");
+        }
+    }
 }
 
 #[test]

@@ -100,7 +100,11 @@ impl WriterOptions {
 
     fn space(self, file: &File, start: u64) -> Space {
         let target = &file.inner.target;
-        let is_plain = target.striping().is_none() && target.size_fixed().is_none();
+        // What was allocated ahead is freed by setting the size that the file has. That size is
+        // not known of a file of a server.
+        let is_plain = target.is_local()
+            && target.striping().is_none()
+            && target.size_fixed().is_none();
         let Ok(size) = target.size() else { return Space::OFF };
         // An append goes after the end, which is not where the stream has it, and moves with it.
         if !is_plain || target.access.append || file.kind() != FileKind::Regular {
@@ -198,7 +202,8 @@ impl Sink for FileSink {
                 // What another writer has added after it stays.
                 let size = target.size()?;
                 let size = if Some(size) == grown_to { end } else { size };
-                target.set_size(size).map(|()| size)
+                // A shorter file was truncated by another process, which has freed its space.
+                if size >= end { target.set_size(size).map(|()| size) } else { Ok(size) }
             })
         });
         let size = settled.and_then(|settled| settled)?;
