@@ -56,15 +56,21 @@ const TAKEN: &str = "takes the name for that of another file of this copy";
 
 #[test]
 fn names_that_the_target_takes_for_one_are_an_error_and_the_first_file_stays() {
-    let Some(mount) = mounted(Lacks { ignores_case: true, ..Lacks::default() }) else {
-        return;
-    };
+    for lists_lower_case in [false, true] {
+        first_file_stays(Lacks { ignores_case: true, lists_lower_case, ..Lacks::default() });
+    }
+}
+
+fn first_file_stays(lacks: Lacks) {
+    let Some(mount) = mounted(lacks) else { return };
     let dir = dir();
     let tree = tree_of(dir.path(), &["README", "readme"]);
     let holds_one = |target: &Path, options: &[&str], output: &Output| {
         assert_failed(output, &[TAKEN]);
         let [name] = &*names(target) else { panic!("{options:?}: {:?}", names(target)) };
-        assert_eq!(&std::fs::read_to_string(target.join(name)).unwrap(), name, "{options:?}");
+        let content = std::fs::read_to_string(target.join(name)).unwrap();
+        let is_whole = content == *name || lacks.lists_lower_case;
+        assert!(is_whole && content.eq_ignore_ascii_case(name), "{options:?}: {content}");
     };
     for (number, options) in
         [&["-r"][..], &["-a"], &["-rn"], &["-r", "--verify"]].iter().enumerate()

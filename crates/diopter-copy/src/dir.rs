@@ -6,7 +6,6 @@
 //! Paths are for messages.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::mem::MaybeUninit;
@@ -54,9 +53,7 @@ pub struct Dir {
     id: FileId,
     /// True if this run made it, and with it all that is in it.
     is_new: Cell<bool>,
-    /// Files and directories that this run made in one that existed before, as long as it is open:
-    /// each with a hash of its name.
-    made: RefCell<BTreeSet<(FileId, u64)>>,
+    made: RefCell<made::Made>,
 }
 
 /// The path under which a directory was opened, part by part. The directories of a walk share the

@@ -25,6 +25,8 @@ use crate::machine::{self, Dir};
 pub struct Lacks {
     /// Upper and lower case of ASCII are the same in a name.
     pub ignores_case: bool,
+    /// Names are listed in lower case of ASCII, as lowntfs-3g does.
+    pub lists_lower_case: bool,
     /// A rename that does not replace is `EINVAL`.
     pub has_no_exclusive_rename: bool,
     /// A second name of a file is `EPERM`.
@@ -429,7 +431,12 @@ impl Filesystem for LackingFiles {
         let nodes = self.nodes();
         let skipped = usize::try_from(offset).expect("64-bit only");
         for (next, (name, place)) in (1..).zip(&nodes[place_of(number)].names).skip(skipped) {
-            if reply.add(number_of(*place), next, kind_of(nodes[*place].kind), name) {
+            let listed = if self.lacks.lists_lower_case {
+                name.to_ascii_lowercase()
+            } else {
+                name.clone()
+            };
+            if reply.add(number_of(*place), next, kind_of(nodes[*place].kind), listed) {
                 break;
             }
         }

@@ -2,12 +2,12 @@
 //! for one (upper and lower case, two forms of a letter); no file of a copy replaces another that
 //! way.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::rc::Rc;
 
 use diopter::Errno;
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, RenameFlags};
 
 use super::{Dir, Entry, FileId};
 use crate::failure::Failure;
@@ -22,36 +22,30 @@ pub struct Renaming {
     pub replaces: bool,
 }
 
+/// What this run made in one directory, as long as that is open.
+#[derive(Debug, Default)]
+pub(super) struct Made {
+    /// Hashes of the names.
+    names: HashSet<u64>,
+    /// Files and directories, where the directory existed before.
+    ids: HashSet<FileId>,
+}
+
 impl Dir {
     /// Notes a file or a directory that this run made here.
     pub(super) fn note_made(&self, name: &OsStr, id: FileId) {
+        let mut made = self.made.borrow_mut();
+        made.names.insert(hash_of(name));
         if !self.is_new.get() {
-            self.made.borrow_mut().insert((id, hash_of(name)));
+            made.ids.insert(id);
         }
     }
 
-    /// Returns true if this run made what was looked up by a name, and under other names alone.
-    fn has_made_as_other(self: &Rc<Dir>, name: &OsStr, id: FileId) -> Result<bool, Errno> {
-        if self.is_new.get() {
-            return Ok(!self.lists(name)?);
-        }
+    /// Returns true if this run made what was looked up by a name, and under other names alone. What
+    /// is in a new directory was made by this run.
+    fn has_made_as_other(&self, name: &OsStr, id: FileId) -> bool {
         let made = self.made.borrow();
-        let is_made = made.range((id, 0)..=(id, u64::MAX)).next().is_some();
-        Ok(is_made && !made.contains(&(id, hash_of(name))))
-    }
-
-    /// Returns true if a name is listed here byte by byte. A lookup may find it under another name:
-    /// some file systems take upper and lower case, or two forms of a letter, for the same.
-    fn lists(self: &Rc<Dir>, name: &OsStr) -> Result<bool, Errno> {
-        let fd =
-            rustix::fs::openat(&self.fd, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let listing = Dir::of_fd(fd, Rc::clone(&self.name))?;
-        loop {
-            let names = listing.next_names()?;
-            if names.is_empty() || names.iter().any(|found| found == name) {
-                return Ok(!names.is_empty());
-            }
-        }
+        !made.names.contains(&hash_of(name)) && (self.is_new.get() || made.ids.contains(&id))
     }
 }
 
@@ -135,8 +129,7 @@ impl Entry {
     /// takes for the same. What the run made would be lost.
     pub fn refuse_other_name(&self) -> Result<(), Failure> {
         let Ok(id) = self.id() else { return Ok(()) };
-        let failed = |errno| Failure::of_errno("reading the directory", &self.dir.path(), errno);
-        if !self.dir.has_made_as_other(&self.name, id).map_err(failed)? {
+        if !self.dir.has_made_as_other(&self.name, id) {
             return Ok(());
         }
         let cause = "its file system takes the name for that of another file of this copy";
