@@ -431,11 +431,8 @@ impl Filesystem for LackingFiles {
         let nodes = self.nodes();
         let skipped = usize::try_from(offset).expect("64-bit only");
         for (next, (name, place)) in (1..).zip(&nodes[place_of(number)].names).skip(skipped) {
-            let listed = if self.lacks.lists_lower_case {
-                name.to_ascii_lowercase()
-            } else {
-                name.clone()
-            };
+            let listed =
+                if self.lacks.lists_lower_case { name.to_ascii_lowercase() } else { name.clone() };
             if reply.add(number_of(*place), next, kind_of(nodes[*place].kind), listed) {
                 break;
             }
