@@ -5,7 +5,10 @@
 //! The rule is that of OpenSSH for its configuration: the owner is root or the effective user, no
 //! other user may write to it, and the same holds for each link and each directory above it. A
 //! sticky directory such as /tmp may be writable: what is below it must belong to root or to the
-//! effective user, and no other user can rename that.
+//! effective user, and no other user can rename that. Permission of the owner's private group is
+//! permission of the owner.
+
+mod private_group;
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -23,9 +26,9 @@ use crate::dir::errno_of;
 use crate::errno::Errno;
 use crate::ids::effective_user;
 
-/// Write permission of the group and of others. Those of an access control list show in the bits of
-/// the group.
-const OTHERS_WRITE: u32 = 0o022;
+/// Write permission of the group. That of an access control list shows here.
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
 /// Links that one name may lead through, as in the kernel (`MAXSYMLINKS`).
@@ -52,6 +55,11 @@ pub enum Why {
     Writers(u32),
     /// It is not a regular file.
     NotRegular,
+    /// It is `..` directly after a link of proc(5) to an open file: the directory above that file
+    /// is not known.
+    AboveDescriptor,
+    /// It is not what proc(5) has for the descriptor: that is of another PID namespace, or missing.
+    OtherProc,
     /// It could not be opened or looked up.
     System(Errno),
 }
@@ -62,6 +70,8 @@ impl fmt::Display for Why {
             Why::Owner(owner) => write!(to, "it belongs to user {owner}, not to you or root"),
             Why::Writers(mode) => write!(to, "other users may write to it (mode {mode:04o})"),
             Why::NotRegular => write!(to, "it is not a regular file"),
+            Why::AboveDescriptor => write!(to, "`..` follows a link of /proc, not a directory"),
+            Why::OtherProc => write!(to, "/proc does not show the open files of this process"),
             Why::System(errno) => write!(to, "{errno}"),
         }
     }
@@ -75,6 +85,8 @@ impl Why {
             Why::Owner(_) => "copy it to a directory of yours, read the copy, and name that",
             Why::Writers(_) => "take the permission away with chmod go-w, or use a copy elsewhere",
             Why::NotRegular => "name a regular file",
+            Why::AboveDescriptor => "name the directory without /proc",
+            Why::OtherProc => "mount the proc file system of this PID namespace at /proc",
             Why::System(_) => "check the name",
         }
     }
@@ -115,7 +127,7 @@ pub fn open(path: &Path) -> Result<File, Refusal> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(refused(Why::NotRegular));
     }
-    judge(&stat, false).map_err(refused)?;
+    judge(&found, &stat, false).map_err(refused)?;
     let opened = crate::file::reopen_buffered(found.as_fd(), true, false);
     opened.map(File::from).map_err(|errno| refused(Why::System(errno)))
 }
@@ -156,6 +168,20 @@ pub fn hold(path: &Path, way: Way) -> Result<OwnedFd, Refusal> {
 pub fn held_path(fd: impl AsFd) -> PathBuf {
     use std::os::fd::AsRawFd;
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), fd.as_fd().as_raw_fd()))
+}
+
+/// Checks that [`held_path`] leads to the descriptor: the /proc of another PID namespace shows the
+/// files of another process there.
+///
+/// # Errors
+///
+/// Fails with [`Why::OtherProc`] if it leads elsewhere or nowhere, and with the errno of stat(2).
+pub fn check_held(fd: impl AsFd) -> Result<(), Why> {
+    let own = rustix::fs::fstat(&fd).map_err(|errno| Why::System(errno.into()))?;
+    match rustix::fs::stat(held_path(&fd)) {
+        Ok(found) if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino) => Ok(()),
+        _ => Err(Why::OtherProc),
+    }
 }
 
 /// Returns true for a name of an open descriptor of a process. Only such a name is a link that
@@ -209,25 +235,31 @@ fn stat_of(fd: &OwnedFd) -> Result<Stat, Errno> {
 }
 
 /// Fails for what another user owns, or may write to.
-fn judge(stat: &Stat, is_directory: bool) -> Result<(), Why> {
+fn judge(fd: &OwnedFd, stat: &Stat, is_directory: bool) -> Result<(), Why> {
     if stat.st_uid != 0 && stat.st_uid != effective_user() {
         return Err(Why::Owner(stat.st_uid));
     }
     let mode = stat.st_mode & 0o7777;
     let is_sticky = is_directory && mode & STICKY != 0;
-    if mode & OTHERS_WRITE != 0 && !is_sticky {
-        return Err(Why::Writers(mode));
-    }
-    Ok(())
+    let has_writers = mode & OTHERS_WRITE != 0
+        || (mode & GROUP_WRITES != 0 && !is_sticky && !private_group::is_of_owner(fd, stat));
+    if has_writers && !is_sticky { Err(Why::Writers(mode)) } else { Ok(()) }
 }
 
 /// A name that is being resolved.
 struct Walk {
     rule: Rule,
-    /// Each directory from the root to where the walk is, with its path.
-    above: Vec<(OwnedFd, PathBuf)>,
+    /// Each directory from the root to where the walk is.
+    above: Vec<Step>,
     left: VecDeque<OsString>,
     links: u32,
+}
+
+struct Step {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// A link of proc(5) led to it: the step before is not the directory above it.
+    is_jump: bool,
 }
 
 /// Resolves a name part by part from the root, and returns what it leads to, by O_PATH.
@@ -235,7 +267,7 @@ fn walk(path: &Path, rule: Rule) -> Result<OwnedFd, Refusal> {
     let failed = |errno| refusal(path, Why::System(errno));
     let whole = std::path::absolute(path).map_err(|error| failed(errno_of(&error)))?;
     let root = open_part(CWD, OsStr::new("/")).map_err(failed)?;
-    let above = vec![(root, PathBuf::from("/"))];
+    let above = vec![Step { fd: root, path: PathBuf::from("/"), is_jump: false }];
     let mut walk = Walk { rule, above, left: VecDeque::new(), links: 0 };
     walk.push(&whole).map_err(failed)?;
     while let Some(part) = walk.left.pop_front() {
@@ -247,7 +279,7 @@ fn walk(path: &Path, rule: Rule) -> Result<OwnedFd, Refusal> {
             refused
         })?;
     }
-    Ok(walk.above.pop().expect("the root is never taken").0)
+    Ok(walk.above.pop().expect("the root is never taken").fd)
 }
 
 impl Walk {
@@ -265,23 +297,27 @@ impl Walk {
     }
 
     fn enter(&mut self, part: &OsStr) -> Result<(), Refusal> {
+        let Step { fd: directory, path: at, is_jump } =
+            self.above.last().expect("the root is never taken");
         if part == ".." {
+            if *is_jump {
+                return Err(refusal(&at.join(part), Why::AboveDescriptor));
+            }
             if self.above.len() > 1 {
                 self.above.pop();
             }
             return Ok(());
         }
-        let (directory, at) = self.above.last().expect("the root is never taken");
         let path = at.join(part);
         let failed = |errno| refusal(&path, Why::System(errno));
         if self.rule == Rule::Decides {
             let stat = stat_of(directory).map_err(failed)?;
-            judge(&stat, true).map_err(|why| refusal(at, why))?;
+            judge(directory, &stat, true).map_err(|why| refusal(at, why))?;
         }
         let found = open_part(directory, part).map_err(failed)?;
         let stat = stat_of(&found).map_err(failed)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
-            self.above.push((found, path));
+            self.above.push(Step { fd: found, path, is_jump: false });
             return Ok(());
         }
         if stat.st_uid != 0 && stat.st_uid != effective_user() {
@@ -296,7 +332,7 @@ impl Walk {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             let opened = rustix::fs::openat(directory, part, flags, Mode::empty());
             let opened = opened.map_err(|errno| failed(errno.into()))?;
-            self.above.push((opened, path));
+            self.above.push(Step { fd: opened, path, is_jump: true });
             return Ok(());
         }
         let target = rustix::fs::readlinkat(&found, "", Vec::new());
