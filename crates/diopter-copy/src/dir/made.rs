@@ -22,7 +22,7 @@ pub struct Renaming {
     pub replaces: bool,
 }
 
-/// What this run made in one directory, as long as that is open.
+/// The names and files that this run made in one directory, as long as that is open.
 #[derive(Debug, Default)]
 pub(super) struct Made {
     /// Hashes of the names.
@@ -41,8 +41,8 @@ impl Dir {
         }
     }
 
-    /// Returns true if this run made what was looked up by a name, and under other names alone. What
-    /// is in a new directory was made by this run.
+    /// Returns true if this run made what was looked up by a name, and under other names alone. All
+    /// that is in a new directory was made by this run.
     fn has_made_as_other(&self, name: &OsStr, id: FileId) -> bool {
         let made = self.made.borrow();
         !made.names.contains(&hash_of(name)) && (self.is_new.get() || made.ids.contains(&id))
