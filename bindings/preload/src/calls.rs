@@ -12,7 +12,7 @@ use crate::guard::{is_serving, serve};
 use crate::memory::Memory;
 use crate::real::descriptor;
 use crate::report::{self, Counter};
-use crate::{advice, config, direct, files};
+use crate::{advice, config, direct, files, sandbox};
 
 /// A read or a write.
 #[derive(Clone, Copy)]
@@ -42,7 +42,9 @@ impl Request {
             Some(file) => file.has_read(self.offset, moved),
             None => {}
         }
-        if moved > 0 && report::is_on() && !is_serving() && direct::flags_of(self.fd).is_some() {
+        let is_counted = moved > 0 && report::is_on() && !is_serving();
+        // A filter of the program may not permit the look at the flags.
+        if is_counted && !sandbox::has_begun() && direct::flags_of(self.fd).is_some() {
             report::add(Counter::Aligned, u64::try_from(moved).unwrap_or(0));
         }
         moved
@@ -77,7 +79,10 @@ pub fn copy(
         let offsets = offsets().ok_or(Errno::EINVAL);
         let sides = offsets.and_then(|(from, to)| Ok((side(source, from)?, side(target, to)?)));
         let moved = result_of(sides.and_then(|sides| copy::refused(sides, count)), errno);
-        advance(i64::try_from(moved).unwrap_or(0).max(0));
+        // After a failure an offset may be one that the program cannot write.
+        if moved > 0 {
+            advance(i64::try_from(moved).unwrap_or(0));
+        }
         return moved;
     }
     if moved > 0 && (advised.0.is_some() || advised.1.is_some()) {
@@ -120,6 +125,9 @@ pub fn close(fd: c_int, plain: impl Fn() -> c_int) -> c_int {
 /// if the process has locks on its file, which its close would release. Until `plain` returns, the
 /// engine opens no file in any thread: it could get the number `new`.
 pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
+    if sandbox::has_begun() {
+        return plain();
+    }
     let Some(fd) = descriptor(new).filter(|_| old != new && is_open(old)) else { return plain() };
     advice::end(new);
     let done = is_watching().then(|| {
@@ -201,6 +209,10 @@ pub fn is_watching() -> bool {
 
 /// Does what has to be done before the program closes a descriptor.
 pub fn before_close(number: c_int) -> Result<(), Errno> {
+    // The program's filter need not permit what follows: the close is as one past libc.
+    if sandbox::has_begun() {
+        return Ok(());
+    }
     advice::end(number);
     let Some(fd) = descriptor(number).filter(|_| is_watching()) else { return Ok(()) };
     let known = serve(|process| {

@@ -2,13 +2,21 @@
 //! only the registers and the stack have: so each jumps to libc with both as they were.
 
 use std::arch::naked_asm;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 
+use nix::errno::Errno;
+
 use crate::{calls, real};
 
-/// Declares such calls. libc has each.
+/// What a call does that libc lacks, as `execveat` before glibc 2.34.
+extern "C" fn absent() -> c_int {
+    Errno::ENOSYS.set();
+    -1
+}
+
+/// Declares such calls.
 macro_rules! executing {
     ($($name:ident)*) => {$(
         /// # Safety
@@ -19,7 +27,8 @@ macro_rules! executing {
             extern "C" fn prepare() -> *mut c_void {
                 static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
                 calls::before_exec();
-                real::address_of(&ADDRESS, concat!(stringify!($name), "\0"))
+                let found = real::address_of(&ADDRESS, concat!(stringify!($name), "\0"));
+                if found.is_null() { absent as *mut c_void } else { found }
             }
             // With the return address the stack is aligned to 16 bytes again.
             #[cfg(target_arch = "x86_64")]

@@ -2,7 +2,7 @@
 //! descriptors of those of its parent: a lock that another thread of its parent held stays locked
 //! in it. A child of vfork uses its parent's memory and has separate descriptors: it gets nothing.
 
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use diopter_os::{fork, ids};
@@ -21,13 +21,17 @@ static FIRST: OnceLock<&'static Process> = OnceLock::new();
 
 /// Returns true in a child of vfork. It does not allocate: an allocator may close a file.
 pub fn is_vfork_child() -> bool {
-    static GENERATION: AtomicU64 = AtomicU64::new(0);
-    static ID: AtomicI32 = AtomicI32::new(0);
-    let (generation, id) = (fork::generation(), ids::process());
-    if GENERATION.swap(generation, Ordering::Relaxed) != generation {
-        ID.store(id, Ordering::Relaxed);
+    // The low half of the generation, and the id of the process that has it: one value, which no
+    // other thread sees half set.
+    static KNOWN: AtomicU64 = AtomicU64::new(0);
+    let id = u64::from(ids::process().cast_unsigned());
+    let here = fork::generation() << 32 | id;
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known >> 32 != here >> 32 {
+        KNOWN.store(here, Ordering::Relaxed);
+        return false;
     }
-    ID.load(Ordering::Relaxed) != id
+    known != here
 }
 
 impl Process {

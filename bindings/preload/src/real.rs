@@ -1,12 +1,14 @@
 //! The functions of libc behind the symbols of this library, and the few calls that have
 //! no safe wrapper.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::arch::asm;
+use std::ffi::{CStr, c_int, c_long, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use libc::FILE;
+use nix::errno::Errno as Raw;
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// Calls the next definition of a symbol in the order of the linker: as a rule libc's. One that is
@@ -49,6 +51,45 @@ pub fn address_of(cell: &AtomicPtr<c_void>, symbol: &str) -> *mut c_void {
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, symbol.as_ptr()) };
     cell.store(found, Ordering::Release);
     found
+}
+
+/// Makes a system call, as `syscall` of libc does. An allocator calls that to set itself up, and
+/// the search for libc's own may allocate.
+///
+/// # Safety
+/// That of the system call.
+pub unsafe fn system_call(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> c_long {
+    let result: c_long;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: this function's contract; the kernel keeps all registers but these three.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: this function's contract; the kernel keeps all registers but x0.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack),
+        );
+    }
+    // linux/err.h: the last page of values is of errors.
+    match i32::try_from(-result) {
+        Ok(errno @ 1..=4095) => {
+            Raw::set_raw(errno);
+            -1
+        }
+        _ => result,
+    }
 }
 
 /// Returns a descriptor of the program for the time of one call; `None` for a number below 0.

@@ -25,9 +25,10 @@ pub fn load() {
     }
 }
 
-/// Returns true if a filter may be in force.
+/// Returns true if a filter may be in force. Two threads may try one at the same time, of which one
+/// fails.
 pub fn is_filtered() -> bool {
-    IS_FILTERED.load(Ordering::Relaxed)
+    IS_FILTERED.load(Ordering::Relaxed) || has_begun()
 }
 
 /// Returns true if the program itself has begun a filter.
@@ -37,10 +38,7 @@ pub fn has_begun() -> bool {
 
 /// Makes a system call of the program, with this number and this first argument. If it begins a
 /// filter, there is no advice from before it on, unless it fails.
-pub fn around<R: Into<c_long> + Copy>(
-    (number, first): (c_long, c_long),
-    call: impl FnOnce() -> R,
-) -> R {
+pub fn around((number, first): (c_long, c_long), call: impl FnOnce() -> c_long) -> c_long {
     let first = c_uint::try_from(first).unwrap_or(c_uint::MAX);
     let begins = match number {
         libc::SYS_prctl => first == libc::PR_SET_SECCOMP.unsigned_abs(),
@@ -51,13 +49,13 @@ pub fn around<R: Into<c_long> + Copy>(
     };
     let was_filtered = !begins || IS_FILTERED.swap(true, Ordering::SeqCst);
     let result = call();
-    let is_filtered = result.into() >= 0;
-    if begins && is_filtered {
+    let has_succeeded = result >= 0;
+    if begins && has_succeeded {
         HAS_BEGUN.store(true, Ordering::Relaxed);
     }
     if !was_filtered {
-        IS_FILTERED.store(is_filtered, Ordering::Relaxed);
-        report::add(Counter::Filtered, u64::from(is_filtered));
+        IS_FILTERED.store(has_succeeded, Ordering::Relaxed);
+        report::add(Counter::Filtered, u64::from(is_filtered()));
     }
     result
 }

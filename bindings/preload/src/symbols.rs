@@ -120,11 +120,45 @@ symbols! {
     // These ignore what could not be written.
     [freopen freopen64] (path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Stream =
         |call| (before_end(stream), opened(call())).1;
-    // What the program did not pass is passed on, and not looked at.
-    [prctl] (option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int =
-        |call| sandbox::around((libc::SYS_prctl, option.into()), call);
-    [syscall] (number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long)
-        -> c_long = |call| sandbox::around((number, a), call);
+}
+
+/// What the program did not pass is passed on, and not looked at.
+///
+/// # Safety
+/// That of the function of this name in libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn prctl(
+    option: c_int,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+) -> c_int {
+    let option = c_long::from(option);
+    // SAFETY: this function's contract.
+    let call = || unsafe { real::system_call(libc::SYS_prctl, [option, a, b, c, d, 0]) };
+    // The kernel returns an int.
+    c_int::try_from(sandbox::around((libc::SYS_prctl, option), call)).unwrap_or(-1)
+}
+
+/// As [`prctl`].
+///
+/// # Safety
+/// That of the function of this name in libc.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments, reason = "a system call has six")]
+pub unsafe extern "C-unwind" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    // SAFETY: this function's contract.
+    let call = || unsafe { real::system_call(number, [a, b, c, d, e, f]) };
+    sandbox::around((number, a), call)
 }
 
 /// # Safety
@@ -233,7 +267,8 @@ unsafe fn end_stream(stream: *mut FILE, call: impl Fn() -> c_int) -> c_int {
 /// # Safety
 /// The stream is null or open.
 unsafe fn before_end(stream: *mut FILE) -> c_int {
-    if stream.is_null() || !(calls::is_watching() || advice::is_on()) {
+    let is_watching = calls::is_watching() && !sandbox::has_begun();
+    if stream.is_null() || !(is_watching || advice::is_on()) {
         return 0;
     }
     // SAFETY: this function's contract.

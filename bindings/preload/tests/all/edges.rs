@@ -55,6 +55,7 @@ ways! {
     splice_and_aio_see_what_was_written "passed";
     sendfile_to_a_socket_of_datagrams "datagrams";
     a_limit_on_the_size_of_files "limited";
+    an_offset_that_cannot_be_written "constant_offset";
 }
 
 ways! {
@@ -81,6 +82,8 @@ ways! {
     a_filter_that_refuses_calls "confined_errors";
     a_filter_that_ends_the_program "confined_kills";
     a_filter_that_is_begun_by_its_number "confined_by_number";
+    closes_under_a_filter "confined_closes";
+    calls_by_their_number "by_number";
     a_copy_leaves_one_thread "copy_threads";
     files_that_are_closed_past_libc_are_closed "raw_closes";
     a_program_that_was_just_written_is_executed "executed";

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
@@ -40,9 +41,10 @@ static int other(const char *suffix, int flags) {
 static void confine(unsigned refusal, int by_number) {
 	static const int permitted[] = {
 		SYS_read, SYS_write, SYS_close, SYS_exit, SYS_exit_group, SYS_mmap, SYS_munmap, SYS_brk,
-		SYS_fstat, SYS_newfstatat, SYS_lseek, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_getpid,
-		SYS_futex, SYS_madvise, SYS_mprotect, SYS_fcntl, SYS_getrandom,
+		SYS_lseek, SYS_rt_sigreturn, SYS_getpid, SYS_futex, SYS_madvise, SYS_mprotect, SYS_dup3,
+		SYS_getrandom,
 	};
+	static char out[4096];
 	static struct sock_filter code[64] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
 	};
@@ -52,6 +54,8 @@ static void confine(unsigned refusal, int by_number) {
 	code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, refusal);
 	code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
 	struct sock_fprog program = {at, code};
+	/* stdio looks at the file only to choose a buffer. */
+	setvbuf(stdout, out, _IOFBF, sizeof out);
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	if (by_number ? syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)
 		      : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
@@ -78,6 +82,36 @@ static void confined(unsigned refusal, int by_number) {
 static void confined_errors(void) { confined(SECCOMP_RET_ERRNO | EPERM, 0); }
 static void confined_kills(void) { confined(SECCOMP_RET_KILL_PROCESS, 0); }
 static void confined_by_number(void) { confined(SECCOMP_RET_KILL_PROCESS, 1); }
+
+/* Closes under a filter, after a request that the library served. */
+static void confined_closes(void) {
+	int fd = open(path, O_RDWR | (getenv("DIRECT") ? O_DIRECT : 0));
+	FILE *stream = fopen(path, "r+");
+	long written = pwrite(fd, memory + 1, 1000, 1);
+	dup3(fd, 60, 0);
+	fputs("last", stream);
+	confine(SECCOMP_RET_KILL_PROCESS, 0);
+	int other = dup3(fd, 61, 0);
+	printf("written %ld, taken %d, closed %d, ", written, other, fclose(stream));
+	printf("%d %d %d\n", close(fd), close(60), close(61));
+}
+
+/* Calls by their number have six arguments, and set errno. */
+static void by_number(void) {
+	int fd = open(path, O_RDWR | O_TRUNC);
+	for (int i = 0; i < 2; i++)
+		write(fd, i ? "second" : "first", 6), lseek(fd, 4096, SEEK_SET);
+	char *page = (char *)syscall(SYS_mmap, 0L, 4096L, (long)PROT_READ, (long)MAP_SHARED, (long)fd, 4096L);
+	printf("%.6s, ", page);
+	errno = 0;
+	long failed = syscall(SYS_lseek, -1, 0, 0);
+	printf("%ld %s, ", failed, strerror(errno));
+	errno = 0;
+	failed = prctl(PR_SET_NAME, "number");
+	printf("%ld %s, ", failed, strerror(errno));
+	failed = prctl(-1);
+	printf("%ld %s\n", failed, strerror(errno));
+}
 
 static int threads(void) {
 	char line[256];
@@ -212,7 +246,8 @@ static void fsync_of_the_parent(void) {
 int main(int count, char **arguments) {
 	static const struct { const char *name; void (*run)(void); } all[] = {
 		{"confined_errors", confined_errors}, {"confined_kills", confined_kills},
-		{"confined_by_number", confined_by_number}, {"copy_threads", copy_threads},
+		{"confined_by_number", confined_by_number}, {"confined_closes", confined_closes},
+		{"by_number", by_number}, {"copy_threads", copy_threads},
 		{"raw_closes", raw_closes}, {"executed", executed}, {"parts", parts},
 		{"beside", beside}, {"fsync_of_the_parent", fsync_of_the_parent},
 	};

@@ -95,6 +95,18 @@ static void addresses(void) {
 	use(fd);
 }
 
+/* An offset that the program can read and not write. */
+static void constant_offset(void) {
+	static const loff_t at = 1;
+	int fd = opened(O_RDWR), ends[2];
+	if (pipe(ends))
+		return;
+	/* The kernel refuses to move the offset, or all of it. */
+	long sent = sendfile(ends[1], fd, (void *)&at, 1001);
+	long copied = copy_file_range(fd, (void *)&at, fd, 0, 0, 0);
+	printf("failed %d %d, offset %ld\n", sent < 0, copied <= 0, (long)at);
+}
+
 /* Prints whether another process finds a lock on the file. */
 static void locked(const char *what) {
 	pid_t child = fork();
@@ -393,6 +405,7 @@ int main(int count, char **arguments) {
 		{"fclose_locks", fclose_locks}, {"fclose_errors", fclose_errors},
 		{"freopen", freopens}, {"closefrom_without", closefrom_without}, {"names", names},
 		{"passed", passed}, {"datagrams", datagrams}, {"limited", limited},
+		{"constant_offset", constant_offset},
 	};
 	if (count != 3)
 		return 1;
