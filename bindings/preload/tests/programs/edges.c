@@ -98,13 +98,10 @@ static void addresses(void) {
 /* An offset that the program can read and not write. */
 static void constant_offset(void) {
 	static const loff_t at = 1;
-	int fd = opened(O_RDWR), ends[2];
-	if (pipe(ends))
-		return;
-	/* The kernel refuses to move the offset, or all of it. */
-	long sent = sendfile(ends[1], fd, (void *)&at, 1001);
-	long copied = copy_file_range(fd, (void *)&at, fd, 0, 0, 0);
-	printf("failed %d %d, offset %ld\n", sent < 0, copied <= 0, (long)at);
+	int fd = opened(O_RDWR);
+	/* The kernel refuses ranges of one file that overlap before it moves the offset. */
+	said("copy from a constant offset", copy_file_range(fd, (void *)&at, fd, 0, 1001, 0), fd);
+	printf("offset %ld\n", (long)at);
 }
 
 /* Prints whether another process finds a lock on the file. */
