@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 use crate::{calls, real};
 
-/// What a call does that libc lacks, as `execveat` before glibc 2.34.
+/// Fails as a call that libc lacks, such as `execveat` before glibc 2.34.
 extern "C" fn absent() -> c_int {
     Errno::ENOSYS.set();
     -1

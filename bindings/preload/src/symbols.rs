@@ -122,7 +122,7 @@ symbols! {
         |call| (before_end(stream), opened(call())).1;
 }
 
-/// What the program did not pass is passed on, and not looked at.
+/// Calls the kernel. Arguments that the program did not pass are passed on, and not looked at.
 ///
 /// # Safety
 /// That of the function of this name in libc.

@@ -108,7 +108,7 @@ fn a_file_of_a_server_is_not_said_to_be_read_from_a_device() {
     };
     let (places, text) = places_in(mount.path());
     assert_eq!(places, ["server"; 3]);
-    assert!(text.contains("read from the server"), "{text}");
+    assert!(text.contains("read from a file system that is not known to be local"), "{text}");
 }
 
 /// Writes zeros to the device below a file system where it has these bytes.

@@ -389,7 +389,8 @@ fn set_owner(
 /// The extended attributes that were not set.
 #[derive(Debug, Default)]
 struct NotSet {
-    /// If the access list was not set: what it grants to the group of the file.
+    /// If the access list was not set: what it grants to the group of the file, nothing if it
+    /// could not be read.
     granted_to_group: Option<u32>,
     lost: Lost,
 }
@@ -410,6 +411,8 @@ fn copy_attributes(
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => 0,
         Err(errno) => {
             not_set.lost.note("the extended attributes", Err(errno));
+            // There may be an access list, whose mask is in the permissions of the group.
+            not_set.granted_to_group = kept.has(Attribute::Mode).then_some(0);
             0
         }
     };
@@ -443,6 +446,12 @@ fn copy_attributes(
         let name = OsStr::from_bytes(name);
         let length = match source.get(name, &mut value).map_err(Errno::from) {
             Ok(length) => length,
+            // The permissions that are set next have its mask.
+            Err(errno) if name == ACCESS_LIST => {
+                not_set.granted_to_group = Some(0);
+                not_set.lost.note(&extended(name), Err(errno));
+                continue;
+            }
             // It was removed, or may be listed and not read (trusted.*).
             Err(Errno::ENODATA | Errno::EPERM | Errno::EACCES | Errno::EOPNOTSUPP) => continue,
             Err(errno) => {

@@ -26,7 +26,7 @@ impl ReadFrom {
     pub fn words(self) -> &'static str {
         match self {
             ReadFrom::Device => "the device",
-            ReadFrom::Server => "the server",
+            ReadFrom::Server => "a file system that is not known to be local",
             ReadFrom::Cache => "the page cache",
         }
     }

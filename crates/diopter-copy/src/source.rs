@@ -222,7 +222,9 @@ fn has_hidden_content(file: &File) -> Result<bool, Errno> {
             // Without O_DIRECT any offset will do.
             let plain = reopen_buffered(object, true, false)?;
             let size = stat.st_size.unsigned_abs();
-            if read_once(plain.as_fd(), &mut [0], size)? > 0 {
+            let has_more = read_once(plain.as_fd(), &mut [0], size)? > 0;
+            // A file that grows, as a log does, reports it.
+            if has_more && rustix::fs::fstat(object)?.st_size == stat.st_size {
                 return Ok(true);
             }
         }

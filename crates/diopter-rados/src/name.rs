@@ -48,12 +48,18 @@ impl Name {
     }
 }
 
-/// Returns true unless it is certain that no local file has a name.
+/// Returns true if a local file may have a name.
 fn is_local(text: &OsStr) -> bool {
     let found = std::path::Path::new(text).symlink_metadata();
-    let none = [libc::ENOENT, libc::ENOTDIR, libc::ENAMETOOLONG, libc::EINVAL];
+    !found.is_err_and(|error| error.raw_os_error().is_none_or(has_none))
+}
+
+/// Returns true for an error of a name that leads to no file. EACCES: the working directory is one
+/// that this user cannot search, where no file is opened by such a name.
+fn has_none(errno: i32) -> bool {
+    let none = [libc::ENOENT, libc::ENOTDIR, libc::ENAMETOOLONG, libc::EINVAL, libc::EACCES];
     // EINVAL is also that of the standard library, for a zero byte.
-    !found.is_err_and(|error| error.raw_os_error().is_none_or(|number| none.contains(&number)))
+    none.contains(&errno)
 }
 
 fn parts(text: &[u8]) -> Result<Name, &'static str> {
@@ -154,6 +160,12 @@ mod tests {
             namespace: namespace.map(Into::into),
             name: name.into(),
         }
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_searched_has_no_local_file() {
+        assert!(has_none(libc::EACCES) && has_none(libc::ENOENT));
+        assert!(!has_none(libc::EIO) && !has_none(libc::ELOOP));
     }
 
     #[test]

@@ -116,3 +116,16 @@ fn a_default_access_list_replaces_the_umask() {
     let opened = File::open(dir.path()).unwrap();
     assert_eq!(creation_mode(opened.as_fd(), 0o777, 0o027), 0o750);
 }
+
+#[test]
+fn without_the_list_of_attributes_a_copy_grants_its_group_nothing() {
+    let copy = tempfile::tempfile().unwrap();
+    let carriers = (&Carrier::Held(PathBuf::from("/nowhere")), &Carrier::Open(copy.as_fd()));
+    for (kept, granted) in [(Attribute::Mode, Some(0)), (Attribute::Xattr, None)] {
+        let not_set = copy_attributes(carriers, &Preserve::new(&[kept], &[])).unwrap();
+        assert_eq!(not_set.granted_to_group, granted, "{kept:?}");
+        assert_eq!(not_set.lost.refused.len(), 1, "{kept:?}");
+    }
+    let mode = without_list(Mode::from_raw_mode(0o674), Some(0));
+    assert_eq!(mode, Mode::from_raw_mode(0o604));
+}

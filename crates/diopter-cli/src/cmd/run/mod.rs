@@ -72,6 +72,12 @@ fn try_run(args: &ProgramArgs) -> Result<u8, Failure> {
     command.env(LD_PRELOAD, before_others(&library.path, std::env::var_os(LD_PRELOAD)));
     command.env(RUN_ALL, if args.all { "1" } else { "0" });
     command.env(RUN_MIN_SIZE, args.min_size.to_string());
+    if args.all && is_filtered() {
+        log::say(
+            "warning: --all gives no advice here: a seccomp filter is in force, as in many \
+             containers; run it outside of that, or leave --all out",
+        );
+    }
     let inherited = InheritedSignals::note();
     inherited.pass_to(&mut command);
     if !args.report && args.json_out.is_none() {
@@ -168,6 +174,13 @@ fn before_others(library: &Path, others: Option<OsString>) -> OsString {
         all.push(others);
     }
     all
+}
+
+/// Returns true if this process has a seccomp filter, which the program inherits.
+fn is_filtered() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
+    mode.is_some_and(|mode| mode.trim() != "0")
 }
 
 fn shown(name: &std::ffi::OsStr) -> String {
