@@ -274,8 +274,11 @@ impl Backend for Uring {
             Register::Notify(event) => {
                 let notified = EventFd::of(event)?;
                 self.ring.notify(event)?;
-                self.notified = Some(notified);
-                Ok(())
+                let Some(servers) = &self.servers else {
+                    self.notified = Some(notified);
+                    return Ok(());
+                };
+                if servers.signal(notified) { Ok(()) } else { Err(Errno::EBUSY) }
             }
             Register::Buffers(buffers) => self.ring.register_buffers(buffers),
             Register::Forget(object) => {

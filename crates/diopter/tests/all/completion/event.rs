@@ -1,11 +1,16 @@
 //! The eventfd of an engine: a caller that only polls it, with no other wake-up, finishes
 //! everything, on every backend.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use diopter::engine::CompletionPolicy;
 use diopter::{BackendKind, Engine, EngineOptions, Errno, File, IoBuf, Policies, Request};
+use diopter_core::backend::local::LocalObject;
+use diopter_core::engine::target::{Access, Blocks, Target};
+use diopter_core::map::Identity;
+use diopter_os::file::FileKind;
+use diopter_os::file_system::FileSystem;
 use diopter_testkit::env::{Capability, skip};
 use diopter_testkit::files;
 
@@ -164,4 +169,43 @@ fn it_is_made_before_the_first_request() {
         assert_eq!(engine.event_fd().map(|event| event.as_raw_fd()), number, "the same one");
         assert!(number.is_ok());
     });
+}
+
+#[test]
+fn made_after_a_request_for_a_file_of_a_server_it_is_signalled_for_the_next_one() {
+    let dir = files::dir();
+    let path = dir.path().join("data");
+    std::fs::write(&path, vec![b'.'; MIB]).expect("room");
+    for (backend, capability) in BACKENDS {
+        let policies = Policies { completion: CompletionPolicy::Deferred, ..Policies::default() };
+        let options = EngineOptions { backend, policies, ..EngineOptions::DEFAULT };
+        let engine = match diopter_core::engine::Engine::new(options) {
+            Ok(engine) => engine,
+            Err(error) => {
+                skip(capability, error);
+                continue;
+            }
+        };
+        let fd = OwnedFd::from(std::fs::File::open(&path).expect("it is there"));
+        let object = LocalObject::new(fd, FileKind::Regular, FileSystem::Other, true, false);
+        let blocks = Blocks { read: 4096, write: 4096, memory: 4096, page: 4096 };
+        let access = Access { read: true, ..Access::default() };
+        let target = Target::alone(object, Identity, blocks, access);
+        let read = || Request::read(0, IoBuf::new(4096).expect("memory"));
+        engine.start(&target, read()).expect("room");
+        engine.wait(Duration::from_secs(20)).expect("the backend is there").expect("a read");
+        for number in 0..20 {
+            engine.event_fd().expect("an eventfd");
+            engine.start(&target, read()).expect("room");
+            engine.tick();
+            loop {
+                let event = engine.event_fd().expect("an eventfd");
+                let polled = poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&LONG));
+                assert!(polled.expect("a poll") > 0, "{backend}: read {number} is not signalled");
+                if engine.wait(Duration::ZERO).expect("the backend is there").is_some() {
+                    break;
+                }
+            }
+        }
+    }
 }
