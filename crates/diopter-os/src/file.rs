@@ -116,9 +116,9 @@ pub enum DirectSupport {
 
 /// An open regular file or block device and its properties.
 #[derive(Debug)]
-pub struct OpenedFile {
-    /// The descriptor, closed on exec.
-    pub fd: OwnedFd,
+pub struct OpenedFile<F = OwnedFd> {
+    /// The descriptor: an owned one is closed on exec.
+    pub fd: F,
     pub kind: FileKind,
     /// The type of the file system that holds it.
     pub file_system: FileSystem,
@@ -242,20 +242,21 @@ pub fn check_writable(path: &Path, kind: FileKind, device: u64) -> Result<(), Er
 /// # Errors
 ///
 /// Fails with EISDIR and EINVAL as [`open`] does, and with EBADF for a path-only descriptor.
-pub fn inspect(fd: OwnedFd) -> Result<OpenedFile, OpenFailure> {
-    let stat = rustix::fs::fstat(&fd).map_err(|errno| failure("fstat", errno))?;
+pub fn inspect<F: AsFd>(file: F) -> Result<OpenedFile<F>, OpenFailure> {
+    let fd = file.as_fd();
+    let stat = rustix::fs::fstat(fd).map_err(|errno| failure("fstat", errno))?;
     let kind = kind_of(&stat)?;
-    let flags = rustix::fs::fcntl_getfl(&fd).map_err(|errno| failure("fcntl", errno))?;
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(|errno| failure("fcntl", errno))?;
     if flags.contains(OFlags::PATH) {
         return Err(failure("is a path-only descriptor", Errno::EBADF));
     }
     let device = if kind == FileKind::BlockDevice { stat.st_rdev } else { stat.st_dev };
     let file_system = match kind {
-        FileKind::Regular => FileSystem::of_mount(fd.as_fd()),
+        FileKind::Regular => FileSystem::of_mount(fd),
         FileKind::BlockDevice => FileSystem::Device,
     };
     let page = u32::try_from(rustix::param::page_size()).expect("pages are smaller than 4 GiB");
-    let statx = alignment::statx_of(&fd);
+    let statx = alignment::statx_of(fd);
     let statx = statx.as_ref();
     let direct = if file_system == FileSystem::Memory {
         DirectSupport::None(BufferedReason::MemoryFileSystem)
@@ -270,15 +271,15 @@ pub fn inspect(fd: OwnedFd) -> Result<OpenedFile, OpenFailure> {
     Ok(OpenedFile {
         kind,
         file_system,
-        alignment: alignment::discover(&fd, statx, is_xfs, device, page),
+        alignment: alignment::discover(fd, statx, is_xfs, device, page),
         atomic_write: statx.and_then(alignment::atomic_write_of),
         direct,
         device,
         mount: statx.and_then(alignment::mount_of),
         inode: stat.st_ino,
         owner: stat.st_uid,
-        cache_unit: cache_unit_of(&fd, kind, page),
-        fd,
+        cache_unit: cache_unit_of(fd, kind, page),
+        fd: file,
     })
 }
 
@@ -411,7 +412,7 @@ pub fn stat_size(fd: BorrowedFd<'_>, kind: FileKind) -> Result<u64, Errno> {
 /// Returns the unit of the page cache. It keeps at least whole blocks of the file system in one
 /// folio. `stx_blksize` does not report that block (XFS returns a page), FIGETBSZ does; if it is
 /// missing (overlayfs) statfs does.
-fn cache_unit_of(fd: &OwnedFd, kind: FileKind, page: u32) -> u32 {
+fn cache_unit_of(fd: BorrowedFd<'_>, kind: FileKind, page: u32) -> u32 {
     let block = match kind {
         FileKind::Regular => block_by::<FIGETBSZ>(fd).or_else(|| {
             let statfs = retry_on_intr(|| rustix::fs::fstatfs(fd)).ok()?;
@@ -424,7 +425,7 @@ fn cache_unit_of(fd: &OwnedFd, kind: FileKind, page: u32) -> u32 {
 }
 
 /// Returns a size in bytes by an ioctl that writes it as an `int`: FIGETBSZ or BLKBSZGET.
-fn block_by<const OPCODE: rustix::ioctl::Opcode>(fd: &OwnedFd) -> Option<u32> {
+fn block_by<const OPCODE: rustix::ioctl::Opcode>(fd: BorrowedFd<'_>) -> Option<u32> {
     const { assert!(OPCODE == FIGETBSZ || OPCODE == BLKBSZGET) };
     // SAFETY: both write an `int` (ioctl_figetbsz in fs/ioctl.c, blkdev_ioctl in block/ioctl.c;
     // BLKBSZGET is declared with a size_t, but put_int writes 4 bytes).

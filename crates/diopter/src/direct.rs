@@ -92,7 +92,7 @@ impl DirectStates {
     }
 
     /// Returns the states that an open shows, without a trial.
-    pub(crate) fn offered(opened: &OpenedFile) -> DirectStates {
+    pub(crate) fn offered<F>(opened: &OpenedFile<F>) -> DirectStates {
         DirectStates::both(match opened.direct {
             DirectSupport::None(_) => DirectState::Buffered,
             _ if opened.alignment.source == AlignmentSource::PageSize => DirectState::Unknown,
@@ -136,7 +136,7 @@ pub(crate) fn examine(opened: &OpenedFile, access: Access, truncates: bool) -> D
 }
 
 /// Makes the trial for an open file, or takes the result of an earlier one on the same file system.
-pub(crate) fn tried(opened: &OpenedFile) -> DirectStates {
+pub(crate) fn tried<F: AsFd>(opened: &OpenedFile<F>) -> DirectStates {
     let offered = DirectStates::offered(opened);
     // A device has no kinds of files, and a server's cache is not seen from here.
     let is_tried = opened.kind == FileKind::Regular && opened.file_system.is_local();
@@ -179,7 +179,10 @@ pub(crate) enum WriteBack {
 
 /// As [`tried`], for reads of the content that the file has now: btrfs reads compressed extents,
 /// and those inside metadata, through the page cache.
-pub(crate) fn tried_on_content(opened: &OpenedFile, write_back: WriteBack) -> DirectStates {
+pub(crate) fn tried_on_content<F: AsFd>(
+    opened: &OpenedFile<F>,
+    write_back: WriteBack,
+) -> DirectStates {
     let mut states = tried(opened);
     if opened.file_system == FileSystem::Btrfs {
         states.reads = states.reads.least(state_of_extents(opened, write_back));
@@ -187,7 +190,7 @@ pub(crate) fn tried_on_content(opened: &OpenedFile, write_back: WriteBack) -> Di
     states
 }
 
-fn state_of_extents(opened: &OpenedFile, write_back: WriteBack) -> DirectState {
+fn state_of_extents<F: AsFd>(opened: &OpenedFile<F>, write_back: WriteBack) -> DirectState {
     let fd = opened.fd.as_fd();
     let size = file::stat_size(fd, opened.kind).unwrap_or(u64::MAX);
     if size == 0 {

@@ -4,7 +4,7 @@
 //! used; nothing is tried out on the file.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::BorrowedFd;
 
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 
@@ -73,7 +73,7 @@ pub struct AtomicWrite {
 
 /// Returns the result of statx; `None` if it is missing or forbidden, so that other sources are
 /// used.
-pub(super) fn statx_of(fd: &OwnedFd) -> Option<Statx> {
+pub(super) fn statx_of(fd: BorrowedFd<'_>) -> Option<Statx> {
     let mask = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
     let mask = mask | StatxFlags::MNT_ID | STATX_MNT_ID_UNIQUE;
     let mask = mask | STATX_WRITE_ATOMIC | STATX_DIO_READ_ALIGN;
@@ -98,7 +98,7 @@ pub(super) fn says_no_direct(statx: &Statx) -> bool {
 
 /// Returns the alignment from the first source that has one; `page` is in bytes.
 pub(super) fn discover(
-    fd: &OwnedFd,
+    fd: BorrowedFd<'_>,
     statx: Option<&Statx>,
     is_xfs: bool,
     device: u64,
@@ -155,7 +155,7 @@ pub(super) fn atomic_write_of(statx: &Statx) -> Option<AtomicWrite> {
     })
 }
 
-fn xfs_alignment(fd: &OwnedFd) -> Option<Reported> {
+fn xfs_alignment(fd: BorrowedFd<'_>) -> Option<Reported> {
     // SAFETY: XFS_IOC_DIOINFO writes `struct dioattr`, three u32 (xfs_fs.h).
     let control = unsafe { rustix::ioctl::Getter::<XFS_IOC_DIOINFO, [u32; 3]>::new() };
     // SAFETY: the opcode and the type belong together (line above).
@@ -209,6 +209,8 @@ fn choose(
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     const GOOD: Option<Reported> =
@@ -259,8 +261,9 @@ mod tests {
 
     /// Returns what this machine reports for an ordinary file, with the alignment fields changed.
     fn statx(mask: StatxFlags, memory: u32, offset: u32, read: u32) -> Statx {
-        let fd = OwnedFd::from(tempfile::tempfile().unwrap());
-        let mut statx = statx_of(&fd).expect("statx is older than every kernel we support");
+        let file = tempfile::tempfile().unwrap();
+        let mut statx =
+            statx_of(file.as_fd()).expect("statx is older than every kernel we support");
         statx.stx_mask = mask.bits();
         statx.stx_dio_mem_align = memory;
         statx.stx_dio_offset_align = offset;
@@ -322,7 +325,7 @@ mod tests {
 
     #[test]
     fn without_statx_the_queue_of_the_device_is_asked() {
-        let fd = OwnedFd::from(tempfile::tempfile().unwrap());
+        let file = tempfile::tempfile().unwrap();
         let Some(entry) = std::fs::read_dir("/sys/dev/block").unwrap().next() else {
             // This machine has no block device.
             return;
@@ -330,7 +333,10 @@ mod tests {
         let number = entry.unwrap().file_name().into_string().unwrap();
         let (major, minor) = number.split_once(':').unwrap();
         let device = rustix::fs::makedev(major.parse().unwrap(), minor.parse().unwrap());
-        assert_eq!(discover(&fd, None, true, device, 4096).source, AlignmentSource::BlockQueue);
-        assert_eq!(discover(&fd, None, true, 0, 4096).source, AlignmentSource::PageSize);
+        assert_eq!(
+            discover(file.as_fd(), None, true, device, 4096).source,
+            AlignmentSource::BlockQueue
+        );
+        assert_eq!(discover(file.as_fd(), None, true, 0, 4096).source, AlignmentSource::PageSize);
     }
 }

@@ -70,12 +70,9 @@ impl File {
     /// no `O_TMPFILE`, both states are [`DirectState::Unknown`].
     #[must_use]
     pub fn try_direct(&self) -> DirectStates {
-        let each = self.object_descriptors().map(|object| {
-            let inspected = object.try_clone_to_owned().ok().map(file::inspect);
-            match inspected {
-                Some(Ok(opened)) => direct::tried_on_content(&opened, WriteBack::Not),
-                _ => DirectStates::both(DirectState::Unknown),
-            }
+        let each = self.object_descriptors().map(|object| match file::inspect(object) {
+            Ok(opened) => direct::tried_on_content(&opened, WriteBack::Not),
+            Err(_) => DirectStates::both(DirectState::Unknown),
         });
         each.reduce(DirectStates::least).expect("a file has objects")
     }

@@ -38,6 +38,9 @@ fn opening_a_file_keeps_the_record_locks_of_the_process() {
         drop(file.write_at(&[1; 7], 1));
         let taken = space::lock_range(witness.as_fd(), true, 0, 1, false);
         assert_eq!(taken, Ok(false), "a transfer released the lock");
+        let _states = file.try_direct();
+        let taken = space::lock_range(witness.as_fd(), true, 0, 1, false);
+        assert_eq!(taken, Ok(false), "a trial of direct I/O released the lock");
     }
 }
 
