@@ -334,6 +334,26 @@ fn pieces_behind_the_limit_of_a_file_s_size_fail_and_those_before_it_are_written
     });
 }
 
+#[test]
+fn a_piece_that_ends_at_the_limit_of_a_file_s_size_is_not_sent_again_from_there() {
+    let name = "a_piece_that_ends_at_the_limit_of_a_file_s_size_is_not_sent_again_from_there";
+    own_process(module_path!(), name, || {
+        let seen = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&seen);
+        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, flag).expect("a handler");
+        let dir = dir();
+        let file = file_of(&dir, 0);
+        set_limit(Limit::FileSize, 10_000).expect("setrlimit");
+        let piece = (0, bytes(0, 12_000));
+        let results = file.write_ranges(std::slice::from_ref(&piece));
+        let errnos: Vec<Option<Errno>> =
+            results.iter().map(|it| it.as_ref().err().map(Error::errno)).collect();
+        assert_eq!(errnos, [Some(Errno::EFBIG)]);
+        assert!(!seen.load(Ordering::SeqCst), "a write started at the limit");
+        assert!(fs::read(dir.file()).expect("it is there") == piece.1[..10_000]);
+    });
+}
+
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// A memory cgroup, removed with its owner.

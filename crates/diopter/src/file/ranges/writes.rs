@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use diopter_core::error::IoError;
-use diopter_core::outcome::Transfer;
+use diopter_core::outcome::{StopReason, Transfer};
 use diopter_core::request::{FinishedRequest, Request};
 use diopter_core::units::{FileRange, to_u64, to_usize};
 use diopter_os::{BufPart, Errno};
@@ -127,9 +127,14 @@ impl<T: AsRef<[u8]>> Job for Writes<T> {
                 self.results.extend(indices.map(|index| (*index, Ok(()))));
             }
             // The error is that of the rest, which is written alone.
-            Ok(Transfer::Stopped { done, .. }) if done.get() > 0 && group.members.len() == 1 => {
+            Ok(Transfer::Stopped { done, why }) if done.get() > 0 && group.members.len() == 1 => {
                 let start = group.range.start() + done.get();
                 let range = FileRange::new(start, group.range.end());
+                if why == StopReason::SizeLimit {
+                    // The kernel raises a signal for a write that starts at the limit.
+                    let error = why.error(range, finished.op.name());
+                    return self.fail(&group, error.into());
+                }
                 self.again.push_front(Group { range, ..group });
             }
             Ok(Transfer::Stopped { why, .. }) => {
