@@ -68,6 +68,8 @@ pub fn close(pending: &mut Pending, target: &Target) -> Next {
         if !pending.is_cancelled && !pending.has_tried_enough() {
             return Next::Phase(Phase::Flush);
         }
+        // A flush that the caller has cancelled has not failed to write anything.
+        let errno = if pending.is_cancelled { Errno::ECANCELED } else { errno };
         pending.fail(errno, pending.window.range);
     }
     if let Some(failure) = pending.report.failure {
