@@ -27,8 +27,7 @@ use crate::sync::{
 };
 use crate::units::{FileOffset, FileRange, align_down, align_up};
 
-/// Generations of fork that have a separate inode lock; a process forked more often than that
-/// shares one again.
+/// Generations of fork whose inode lock lies in the target itself.
 const INODE_LOCKS: usize = 8;
 
 /// A file as the engine sees it: one object, or several that it is striped over. The order in
@@ -53,6 +52,8 @@ pub struct Target {
     /// The action that is due before it grows for the first time.
     seal: Option<Seal>,
     inode_lock_source: InodeLockSource,
+    /// The inode lock of a process of a later generation.
+    inode_lock_of_late: PerProcess<OnceLock<Arc<InodeLock>>>,
     /// The errno of the first flush that failed; 0 for none.
     flush_error: AtomicI32,
     pub(crate) hybrid: Hybrid,
@@ -170,6 +171,7 @@ impl Target {
             seal: None,
             inode_locks: std::array::from_fn(|_| OnceLock::new()),
             inode_lock_source,
+            inode_lock_of_late: PerProcess::new(OnceLock::new),
             flush_error: AtomicI32::new(0),
             hybrid: Hybrid::new(),
             device_limits: DeviceLimits::NONE,
@@ -437,8 +439,16 @@ impl Target {
     /// can release.
     #[inline]
     pub fn inode_lock(&self) -> &Arc<InodeLock> {
-        let generation = usize::try_from(fork::generation()).unwrap_or(0);
-        self.inode_locks[generation % INODE_LOCKS].get_or_init(|| (self.inode_lock_source)())
+        let generation = usize::try_from(fork::generation()).unwrap_or(usize::MAX);
+        match self.inode_locks.get(generation) {
+            Some(lock) => lock.get_or_init(|| (self.inode_lock_source)()),
+            None => self.inode_lock_of_late(),
+        }
+    }
+
+    #[cold]
+    fn inode_lock_of_late(&self) -> &Arc<InodeLock> {
+        self.inode_lock_of_late.get().get_or_init(|| (self.inode_lock_source)())
     }
 
     /// Returns every object whose write-back errors a flush must check.
