@@ -37,7 +37,8 @@ pub(crate) fn of_descriptor(mounts: &[Mount], fd: BorrowedFd<'_>) -> Option<Moun
 
 /// The mount of an open descriptor comes from the kernel: paths can be mounted over.
 fn mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    let text =
+        std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 

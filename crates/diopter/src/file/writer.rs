@@ -102,9 +102,8 @@ impl WriterOptions {
         let target = &file.inner.target;
         // What was allocated ahead is freed by setting the size that the file has. That size is
         // not known of a file of a server.
-        let is_plain = target.is_local()
-            && target.striping().is_none()
-            && target.size_fixed().is_none();
+        let is_plain =
+            target.is_local() && target.striping().is_none() && target.size_fixed().is_none();
         let Ok(size) = target.size() else { return Space::OFF };
         // An append goes after the end, which is not where the stream has it, and moves with it.
         if !is_plain || target.access.append || file.kind() != FileKind::Regular {
