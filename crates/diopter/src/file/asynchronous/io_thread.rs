@@ -58,6 +58,8 @@ struct State {
     submissions: Submissions,
     /// Wake-ups that others have asked for, and that the thread has not seen.
     alarms: Vec<Alarm>,
+    /// How often all alarms were lost, and their tasks woken at once: no thread was there.
+    losses: u64,
     /// Another thread has called it to poll.
     is_called: bool,
     is_running: bool,
@@ -71,19 +73,31 @@ struct Alarm {
     waker: Waker,
 }
 
+/// An alarm of the first I/O thread, for the task that has asked for it: the losses before it.
+#[derive(Clone, Copy)]
+pub(super) struct AlarmSet(u64);
+
+impl AlarmSet {
+    /// Returns true if there was no thread that could wait for it. The task was woken at once.
+    pub fn is_lost(self) -> bool {
+        lock_static(&first_io_thread().state).losses != self.0
+    }
+}
+
 /// The wake-up that a task asks for when what it waits for is not reported.
 #[cfg(feature = "tokio")]
 #[derive(Default)]
-pub(super) struct Slice(Option<Deadline>);
+pub(super) struct Slice(Option<(Deadline, AlarmSet)>);
 
 #[cfg(feature = "tokio")]
 impl Slice {
-    /// Has the task polled again after [`FUTURE_SLICE`].
+    /// Has the task polled again after [`FUTURE_SLICE`]; at once if no thread can be started that
+    /// waits for so long.
     pub fn begin(&mut self, waker: &Waker) {
-        if self.0.as_ref().is_none_or(|due| due.left().is_zero()) {
+        if self.0.as_ref().is_none_or(|(due, set)| due.left().is_zero() || set.is_lost()) {
             // Before the alarm: the task that the alarm wakes is to find no slice.
-            self.0 = Some(Deadline::after(FUTURE_SLICE));
-            first_io_thread().wake_after(FUTURE_SLICE, waker);
+            let due = Deadline::after(FUTURE_SLICE);
+            self.0 = Some((due, set_alarm(FUTURE_SLICE, waker)));
         }
     }
 }
@@ -115,6 +129,12 @@ pub(super) fn first_io_thread() -> &'static IoThread {
     &IO_THREADS.get()[0]
 }
 
+/// Has `waker` woken after a while; at once if no thread can be started that does it, and then the
+/// alarm is lost.
+pub(super) fn set_alarm(time: Duration, waker: &Waker) -> AlarmSet {
+    first_io_thread().wake_after(time, waker)
+}
+
 impl IoThread {
     /// Has a request served. One that can't be served at all is refused, which its future sees.
     pub fn submit(&'static self, operation: Arc<Operation>) {
@@ -138,12 +158,13 @@ impl IoThread {
         self.wake(state);
     }
 
-    /// Has `waker` woken after a while; at once if no thread can be started that does it.
-    pub fn wake_after(&'static self, time: Duration, waker: &Waker) {
+    fn wake_after(&'static self, time: Duration, waker: &Waker) -> AlarmSet {
         let alarm = Alarm { due: Deadline::after(time), waker: waker.clone() };
         let mut state = lock_static(&self.state);
         state.alarms.push(alarm);
+        let set = AlarmSet(state.losses);
         self.wake(state);
+        set
     }
 
     fn wake(&'static self, mut state: diopter_core::sync::StaticGuard<'_, State>) {
@@ -188,6 +209,8 @@ impl IoThread {
         state.submissions.forget_departed();
         let arrived = std::mem::take(&mut state.submissions.arrived);
         let alarms = std::mem::take(&mut state.alarms);
+        // Before the tasks are woken: they look at it.
+        state.losses += 1;
         drop(state);
         let mut outside = Outside::new();
         outside.wake_all(alarms.into_iter().map(|alarm| alarm.waker));
@@ -361,11 +384,12 @@ fn is_notified() -> bool {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        let mut outside = Outside::new();
-        outside.wake_all(self.alarms.drain(..).map(|alarm| alarm.waker));
-        outside.run();
+        // First: the tasks that are woken are to find that their alarms are lost.
         if is_panicking() {
             self.io_thread.end("the thread that served it panicked");
         }
+        let mut outside = Outside::new();
+        outside.wake_all(self.alarms.drain(..).map(|alarm| alarm.waker));
+        outside.run();
     }
 }

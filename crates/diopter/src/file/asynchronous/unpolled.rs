@@ -13,7 +13,7 @@ use diopter_core::sync::Arc;
 
 use crate::file::asynchronous::AsyncDriver;
 use crate::file::asynchronous::driver::continue_here;
-use crate::file::asynchronous::io_thread::first_io_thread;
+use crate::file::asynchronous::io_thread::{AlarmSet, set_alarm};
 use crate::file::asynchronous::operation::{RequestResult, overdue};
 #[cfg(feature = "tokio")]
 use crate::file::asynchronous::submission_queue::are_some_left;
@@ -35,6 +35,7 @@ pub(super) struct Wait {
     completed: u64,
     /// The waker that an alarm wakes.
     waker: Waker,
+    alarm: AlarmSet,
 }
 
 /// The state of a sync that may have to wait.
@@ -64,12 +65,11 @@ impl Unpolled {
             // The device is slow.
             known = None;
         }
-        let is_new = known.as_ref().is_none_or(|waits| !waits.waker.will_wake(waker));
+        let is_set = |waits: &Wait| waits.waker.will_wake(waker) && !waits.alarm.is_lost();
+        let set = known.as_ref().filter(|waits| is_set(waits)).map(|waits| waits.alarm);
         let due = known.map_or_else(|| Deadline::after(ABANDONED_WAIT_MAX), |waits| waits.due);
-        if is_new {
-            first_io_thread().wake_after(due.left(), waker);
-        }
-        self.waits = Some(Wait { due, completed, waker: waker.clone() });
+        let alarm = set.unwrap_or_else(|| set_alarm(due.left(), waker));
+        self.waits = Some(Wait { due, completed, waker: waker.clone(), alarm });
         Waits::On(self)
     }
 }
