@@ -25,7 +25,7 @@ use diopter_core::outside::Outside;
 use diopter_core::policy::CompletionPolicy;
 #[cfg(feature = "tokio")]
 use diopter_core::request::RequestId;
-use diopter_core::sync::{Arc, pause};
+use diopter_core::sync::{Arc, AtomicU32, Ordering, pause};
 
 /// The event that a driver waits for after a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,8 @@ pub(super) struct Driver<E: Home = Engine> {
     queue: VecDeque<Arc<Operation>>,
     /// Those in the queue whose futures are gone.
     withdrawn: usize,
+    /// 1 if it had requests after the last round, for other threads to see.
+    is_busy: Arc<AtomicU32>,
     generation: u64,
 }
 
@@ -121,6 +123,7 @@ impl<E: Home> Driver<E> {
             served: (0..REQUESTS_MAX).map(|_| None).collect(),
             queue: VecDeque::new(),
             withdrawn: 0,
+            is_busy: Arc::new(AtomicU32::new(0)),
             generation: fork::generation(),
         }
     }
@@ -138,6 +141,12 @@ impl<E: Home> Driver<E> {
     #[cfg(feature = "tokio")]
     pub fn event(&self) -> &Arc<EventFd> {
         &self.event
+    }
+
+    /// Returns what is 1 while it has requests.
+    #[cfg(feature = "tokio")]
+    pub fn is_busy(&self) -> &Arc<AtomicU32> {
+        &self.is_busy
     }
 
     /// Takes requests over, in order, and cancels those whose futures are gone.
@@ -192,6 +201,8 @@ impl<E: Home> Driver<E> {
         } else {
             Next::Requests
         };
+        let is_busy = core.table.unreturned() > 0 || !self.queue.is_empty();
+        self.is_busy.store(u32::from(is_busy), Ordering::Relaxed);
         outside.append(&mut core.outside);
         drop(core);
         if !is_broken {

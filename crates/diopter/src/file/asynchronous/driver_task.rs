@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use diopter_core::engine::{options_of_this_thread, shard};
 use diopter_core::outside::Outside;
-use diopter_core::sync::Arc;
+use diopter_core::sync::{Arc, AtomicU32};
 use diopter_os::EventFd;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
@@ -96,6 +96,8 @@ struct DriverTask {
 struct Registration {
     shard: usize,
     event: AsyncFd<Arc<EventFd>>,
+    /// 1 while the thread's driver has requests.
+    is_busy: Arc<AtomicU32>,
 }
 
 impl Future for DriverTask {
@@ -104,9 +106,9 @@ impl Future for DriverTask {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         this.queue.take(cx.waker(), &mut this.submissions);
-        if this.registration.as_ref().is_some_and(|its| its.shard != shard()) {
+        if let Some(its) = this.registration.as_ref().filter(|its| its.shard != shard()) {
             // The runtime goes from thread to thread; its futures had better not.
-            this.queue.leave_thread(&mut this.submissions);
+            this.queue.leave_thread(&its.is_busy, &mut this.submissions);
             return Poll::Pending;
         }
         let Some(mut driver) = take_driver().or_else(new_driver) else {
@@ -137,7 +139,9 @@ impl DriverTask {
     fn register(&mut self, driver: &Driver) -> bool {
         if self.registration.is_none() && driver.is_notified() {
             let event = Arc::clone(driver.event());
-            self.registration = watch(event).map(|event| Registration { shard: shard(), event });
+            let is_busy = Arc::clone(driver.is_busy());
+            let registered = |event| Registration { shard: shard(), event, is_busy };
+            self.registration = watch(event).map(registered);
             self.queue.note_thread();
         }
         self.registration.is_some() && driver.is_notified()
@@ -185,12 +189,12 @@ impl DriverTask {
 impl Drop for DriverTask {
     /// The runtime ends: its futures are going, and what the kernel has of them is waited for here.
     fn drop(&mut self) {
-        let thread = self.registration.as_ref().map(|its| its.shard);
-        if thread.is_some_and(|its| its != shard()) {
-            return self.queue.leave_thread(&mut self.submissions);
+        let registration = self.registration.take();
+        if let Some(its) = registration.as_ref().filter(|its| its.shard != shard()) {
+            return self.queue.leave_thread(&its.is_busy, &mut self.submissions);
         }
         self.queue.close(&mut self.submissions);
-        if thread.is_some()
+        if registration.is_some()
             && let Some(mut driver) = take_driver()
         {
             let mut outside = Outside::new();

@@ -16,7 +16,7 @@ use diopter_core::limits::{
 };
 use diopter_core::outside::Outside;
 use diopter_core::sync::{
-    Arc, OnceLock, Ordering, PerProcess, StaticCounter, StaticMutex, Weak, lock_static,
+    Arc, AtomicU32, OnceLock, Ordering, PerProcess, StaticMutex, Weak, lock_static,
 };
 
 use crate::file::asynchronous::io_thread::{first_io_thread, watch_submission_queues};
@@ -52,14 +52,18 @@ struct State {
     is_closed: bool,
 }
 
-/// Current-thread runtimes that have left an engine to a thread that they no longer run on.
-static LEFT: StaticCounter = StaticCounter::new(0);
+/// The drivers that current-thread runtimes have left to threads that they no longer run on, as
+/// long as they exist: each is 1 while it has requests.
+static LEFT: PerProcess<StaticMutex<Vec<Weak<AtomicU32>>>> = PerProcess::new(Default::default);
 
 /// Returns true if a current-thread runtime may have requests in flight that no thread continues:
 /// it has left their thread, or has not run since long ago though it was woken.
 pub(super) fn are_some_left() -> bool {
     let now = clock::now();
-    LEFT.load(Ordering::Relaxed) > 0 || all_queues().iter().any(|queue| queue.is_overdue(now))
+    let is_busy =
+        |its: &Weak<AtomicU32>| its.upgrade().is_some_and(|its| its.load(Ordering::Relaxed) > 0);
+    lock_static(LEFT.get()).iter().any(is_busy)
+        || all_queues().iter().any(|queue| queue.is_overdue(now))
 }
 
 impl SubmissionQueue {
@@ -215,8 +219,12 @@ impl SubmissionQueue {
     }
 
     /// The runtime goes on, or ends, on another thread than the one with its engine.
-    pub fn leave_thread(&self, submissions: &mut Submissions) {
-        LEFT.fetch_add(1, Ordering::Relaxed);
+    pub fn leave_thread(&self, is_busy: &Arc<AtomicU32>, submissions: &mut Submissions) {
+        let mut left = lock_static(LEFT.get());
+        let is_other = |its: &Weak<AtomicU32>| !std::ptr::eq(its.as_ptr(), Arc::as_ptr(is_busy));
+        left.retain(|its| its.strong_count() > 0 && is_other(its));
+        left.push(Arc::downgrade(is_busy));
+        drop(left);
         self.close(submissions);
     }
 
