@@ -474,6 +474,8 @@ impl Drop for Completer {
         while self.out > 0 && !deadline.left().is_zero() {
             // A callback may wait for what another engine of this thread has in flight.
             let has_others = reap_this_thread(&mut outside);
+            // A callback that a worker runs may wait for what these wake.
+            outside.run();
             let patience = if has_others { INODE_LOCK_SLICE } else { WAIT_SLICE };
             let Some(ended) = crew.take(patience) else { continue };
             self.out -= 1;
