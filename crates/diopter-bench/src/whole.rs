@@ -2,14 +2,17 @@
 //! the complete new file or the previous one, and a link that another user placed is replaced, not
 //! followed.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use diopter_os::trust::{held_path, is_of_descriptor};
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+use diopter_os::trust::{self, Refusal, Way, check_held, held_path, is_of_descriptor};
+use diopter_text::untrusted;
+use rustix::fs::{FileType, Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
@@ -21,11 +24,60 @@ pub fn write(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let file = temporary(path)?;
-    let mut out = BufWriter::new(file);
-    content(&mut out)?;
-    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-    persist(file, path)
+    Place::named(path)?.write(content)
+}
+
+/// The name of an output, in a directory that is held: no link of another user led to it, and none
+/// that is made meanwhile is followed.
+#[derive(Debug)]
+struct Place {
+    within: OwnedFd,
+    name: OsString,
+}
+
+impl Place {
+    fn named(path: &Path) -> io::Result<Place> {
+        let name = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"));
+        let name = name.ok_or_else(|| io::Error::from(Errno::ISDIR))?.to_owned();
+        Ok(Place { within: hold_directory(directory(path))?, name })
+    }
+
+    fn path(&self) -> PathBuf {
+        held_path(&self.within).join(&self.name)
+    }
+
+    fn temporary(&self) -> io::Result<NamedTempFile> {
+        // Created here: an error of `tempfile_in` has the random name, which no user gave.
+        let create = |path: &Path| {
+            File::options().read(true).write(true).create_new(true).mode(0o644).open(path)
+        };
+        tempfile::Builder::new().prefix(".dio-part-").make_in(held_path(&self.within), create)
+    }
+
+    fn persist(&self, file: NamedTempFile) -> io::Result<()> {
+        file.as_file().sync_all()?;
+        file.persist(self.path()).map(drop).map_err(|error| error.error)
+    }
+
+    fn write(&self, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+        let mut out = BufWriter::new(self.temporary()?);
+        content(&mut out)?;
+        self.persist(out.into_inner().map_err(io::IntoInnerError::into_error)?)
+    }
+}
+
+/// Resolves the name of a directory once, without links of other users.
+fn hold_directory(path: &Path) -> io::Result<OwnedFd> {
+    let failed = |refusal: Refusal| match refusal.errno() {
+        Some(errno) => errno.into(),
+        None => io::Error::other(refusal.text(path, |path| untrusted::name(path))),
+    };
+    let held = trust::hold(path, Way::OwnLinks).map_err(failed)?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&held)?.st_mode) != FileType::Directory {
+        return Err(io::Error::other("it is a file, not a directory"));
+    }
+    check_held(&held).map_err(|why| failed(Refusal { path: path.to_owned(), why }))?;
+    Ok(held)
 }
 
 /// An output that is opened before its content is known.
@@ -40,7 +92,14 @@ enum To {
     /// A pipe, a terminal, or the file behind standard output.
     Stream(File),
     /// A file that gets its name when it is complete.
-    New(NamedTempFile),
+    New(New),
+}
+
+/// The file is removed by way of its place, and so is dropped before it.
+#[derive(Debug)]
+struct New {
+    file: NamedTempFile,
+    place: Place,
 }
 
 impl Output {
@@ -48,19 +107,27 @@ impl Output {
     /// replaced. Links are followed only in the names of this process's descriptors, such as
     /// `/dev/stdout`, which no other user makes.
     pub fn named(path: &Path) -> io::Result<Output> {
-        let is_systems = is_of_descriptor(path);
-        let found = if is_systems { path.metadata() } else { path.symlink_metadata() };
-        let to = match found {
-            Ok(found) if found.file_type().is_fifo() || found.file_type().is_char_device() => {
-                To::Stream(stream(path, is_systems)?)
+        let named = |to| Output { path: path.to_owned(), to };
+        let is_stream = |kind: std::fs::FileType| kind.is_fifo() || kind.is_char_device();
+        if is_of_descriptor(path) {
+            match path.metadata() {
+                Ok(found) if is_stream(found.file_type()) => {
+                    return Ok(named(To::Stream(stream(path, true)?)));
+                }
+                // Standard output may lead to a file, whose name is not `/dev/stdout`.
+                Ok(found) if found.is_file() => {
+                    return Ok(named(To::Stream(File::options().append(true).open(path)?)));
+                }
+                _ => {}
             }
-            // Standard output may lead to a file, whose name is not `/dev/stdout`.
-            Ok(found) if is_systems && found.is_file() => {
-                To::Stream(File::options().append(true).open(path)?)
-            }
-            _ => To::New(temporary(path)?),
-        };
-        Ok(Output { path: path.to_owned(), to })
+        }
+        let place = Place::named(path)?;
+        let found = place.path().symlink_metadata();
+        if found.is_ok_and(|found| is_stream(found.file_type())) {
+            return Ok(named(To::Stream(stream(&place.path(), false)?)));
+        }
+        let file = place.temporary()?;
+        Ok(named(To::New(New { file, place })))
     }
 
     /// Returns true if both are files of the same name, of which only the last one would stay.
@@ -83,9 +150,9 @@ impl Output {
     pub fn write(self, content: &[u8]) -> io::Result<()> {
         match self.to {
             To::Stream(mut file) => file.write_all(content),
-            To::New(mut file) => {
-                file.write_all(content)?;
-                persist(file, &self.path)
+            To::New(mut new) => {
+                new.file.write_all(content)?;
+                new.place.persist(new.file)
             }
         }
     }
@@ -97,7 +164,7 @@ pub fn write_named(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// A directory for several outputs, used by its descriptor: no link that another user places at a
-/// name in it, or at its own name, is followed.
+/// name in it, at its own name or on the way to it, is followed.
 #[derive(Debug)]
 pub struct Directory(OwnedFd);
 
@@ -105,18 +172,15 @@ impl Directory {
     /// Opens a directory that the user named.
     ///
     /// # Errors
-    /// The system's error; and if the name is a link.
+    /// The system's error; and if the name leads through a link of another user.
     pub fn named(path: &Path) -> io::Result<Directory> {
-        // A slash at the end would follow a link.
-        let path: PathBuf = path.components().filter(|it| *it != Component::CurDir).collect();
-        let path = if path.as_os_str().is_empty() { PathBuf::from(".") } else { path };
-        Directory::open_at(CWD, &path)
+        hold_directory(path).map(Directory)
     }
 
     /// Opens a directory in this one, and makes it where it is missing.
     ///
     /// # Errors
-    /// As [`Directory::named`].
+    /// The system's error; and if the name is a link.
     pub fn make(&self, name: &str) -> io::Result<Directory> {
         match mkdirat(&self.0, name, Mode::from_raw_mode(0o777)) {
             Ok(()) | Err(Errno::EXIST) => Directory::open_at(&self.0, Path::new(name)),
@@ -129,7 +193,8 @@ impl Directory {
     /// # Errors
     /// The system's error; the previous file stays.
     pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        write(&held_path(&self.0).join(name), |out| out.write_all(content))
+        let place = Place { within: self.0.try_clone()?, name: name.into() };
+        place.write(|out| out.write_all(content))
     }
 
     fn open_at(within: impl AsFd, path: &Path) -> io::Result<Directory> {
@@ -147,19 +212,6 @@ impl Directory {
 
 fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-fn temporary(path: &Path) -> io::Result<NamedTempFile> {
-    // Created here: an error of `tempfile_in` has the random name, which no user gave.
-    let create = |path: &Path| {
-        File::options().read(true).write(true).create_new(true).mode(0o644).open(path)
-    };
-    tempfile::Builder::new().prefix(".dio-part-").make_in(directory(path), create)
-}
-
-fn persist(file: NamedTempFile, path: &Path) -> io::Result<()> {
-    file.as_file().sync_all()?;
-    file.persist(path).map(drop).map_err(|error| error.error)
 }
 
 /// Opens a stream; a pipe without a reader fails with `ENXIO` at once.
@@ -216,6 +268,16 @@ mod tests {
     }
 
     #[test]
+    fn an_output_that_is_not_written_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = Output::named(&dir.path().join("out")).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        drop(output);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert!(Output::named(&dir.path().join("out/")).is_err(), "the name of a directory");
+    }
+
+    #[test]
     fn an_error_does_not_have_the_temporary_name() {
         let dir = tempfile::tempdir().unwrap();
         let error = Output::named(&dir.path().join("absent/out")).unwrap_err();
@@ -224,16 +286,24 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_place_of_a_directory_is_not_followed() {
+    fn a_link_of_another_user_is_not_followed_to_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         let (own, closed) = (dir.path().join("own"), dir.path().join("closed"));
         fs::create_dir(&own).unwrap();
         fs::create_dir(&closed).unwrap();
         std::os::unix::fs::symlink(&closed, own.join("link")).unwrap();
         let out = Directory::named(&own).unwrap();
-        for name in ["link", "link/", "./link/."] {
-            let why = Directory::named(&own.join(name)).unwrap_err();
-            assert_eq!(why.to_string(), "it is a link or a file, not a directory", "{name}");
+        assert!(Directory::named(&own.join("link")).is_ok(), "a link of this user");
+        if diopter_os::ids::is_root() {
+            std::os::unix::fs::lchown(own.join("link"), Some(54_321), None).unwrap();
+            for name in ["link", "link/", "./link/.", "link/../closed"] {
+                let why = Directory::named(&own.join(name)).unwrap_err().to_string();
+                assert!(why.contains("it belongs to user 54321"), "{name}: {why}");
+            }
+            for name in ["link/page", "./link/./page"] {
+                let why = write_named(&own.join(name), b"x").unwrap_err().to_string();
+                assert!(why.contains("it belongs to user 54321"), "{name}: {why}");
+            }
         }
         assert!(out.make("link").is_err());
         let inner = out.make("inner").unwrap();

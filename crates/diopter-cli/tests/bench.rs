@@ -273,6 +273,7 @@ fn a_job_file_writes_no_file_without_permission() {
     assert_eq!(std::fs::read(mine.join("old.dat")).unwrap(), content);
     let message = refusal(&own, &["a.fio", "--rounds=2", "--overwrite"]);
     assert!(message.contains("name it on the command line with --overwrite"), "{message}");
+    assert!(message.contains("(--job FILE TARGET, one run for each target)"), "{message}");
     assert_eq!(std::fs::read(mine.join("old.dat")).unwrap(), content);
     let named = ["--job=a.fio", "../mine/old.dat", "--rounds=2", "--warmup=5ms", "--overwrite"];
     measured(&own, &[&named[..], &["--quiet"]].concat());

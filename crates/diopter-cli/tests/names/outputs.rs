@@ -57,10 +57,13 @@ fn a_link_in_place_of_a_directory_for_fio_json_is_not_followed() {
     symlink(&closed, &link).unwrap();
     let whole = ground.root.path().join("whole");
     symlink(&closed, &whole).unwrap();
-    for out in [&ground.open, &whole] {
+    std::os::unix::fs::lchown(&whole, Some(54_321), None).unwrap();
+    for (out, why) in
+        [(&ground.open, "it is a link or a file, not a directory"), (&whole, "user 54321")]
+    {
         let (status, message) = report_to(out);
         assert_eq!(status, Some(2), "{message}");
-        assert!(message.contains("it is a link or a file, not a directory"), "{message}");
+        assert!(message.contains(why), "{message}");
         assert_eq!(fs::read_dir(&closed).unwrap().count(), 0);
     }
 }

@@ -48,7 +48,10 @@ pub enum Overwrite {
 impl Overwrite {
     fn remedy(self) -> &'static str {
         match self {
-            Overwrite::NotByJobFile => "name it on the command line with --overwrite",
+            Overwrite::NotByJobFile => {
+                "name it on the command line with --overwrite (--job FILE TARGET, one run for each \
+                 target)"
+            }
             _ => "write --overwrite",
         }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use diopter_core::backend::BackendKind;
-use diopter_os::trust::{self, Refusal, Way};
+use diopter_os::trust::{self, Refusal, Way, Why};
 use diopter_rados::name::Name;
 use diopter_text::untrusted;
 
@@ -38,10 +38,16 @@ impl Held {
     fn open(named: &Path) -> Result<Held, Refusal> {
         let held = |fd, foreign| Held { named: named.to_owned(), fd: Arc::new(fd), foreign };
         match trust::hold(named, Way::OwnLinks) {
-            Ok(fd) => Ok(held(fd, None)),
+            Ok(fd) => Held::checked(held(fd, None)),
             Err(refusal) if refusal.errno().is_some() => Err(refusal),
-            Err(refusal) => Ok(held(trust::hold(named, Way::Any)?, Some(refusal))),
+            Err(refusal) => Held::checked(held(trust::hold(named, Way::Any)?, Some(refusal))),
         }
+    }
+
+    fn checked(held: Held) -> Result<Held, Refusal> {
+        let checked = trust::check_held(held.fd.as_fd());
+        checked.map_err(|why| Refusal { path: held.named.clone(), why })?;
+        Ok(held)
     }
 
     /// Returns the name for messages.
@@ -113,7 +119,10 @@ impl TargetPath {
             return Ok(TargetPath::Objects(path.to_owned()));
         }
         let failed = |why: String| format!("{shown}: {why}; name a directory, a file or a device");
-        let held = Held::open(path).map_err(|refusal| failed(refusal.why.to_string()))?;
+        let held = Held::open(path).map_err(|refusal| match refusal.why {
+            why @ Why::System(_) => failed(why.to_string()),
+            _ => format!("{shown}: {}", refusal.text(path, |path| untrusted::name(path))),
+        })?;
         let kind = held.metadata().map_err(|error| failed(error.to_string()))?.file_type();
         if kind.is_dir() {
             Ok(TargetPath::Dir(held))
