@@ -95,7 +95,7 @@ fn list_for_another() -> Vec<u8> {
 #[test]
 fn the_private_group_of_the_owner_may_write_without_an_access_list() {
     let Some(ground) = ground() else { return };
-    let [groups, accounts] = ["/etc/group", "/etc/passwd"].map(|it| fs::read_to_string(it));
+    let [groups, accounts] = ["/etc/group", "/etc/passwd"].map(fs::read_to_string);
     if !private_group::is_private(&groups.unwrap(), &accounts.unwrap(), 0) {
         return skip(Capability::Root, "the group of root has members");
     }
