@@ -5,9 +5,10 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
 
 use diopter::Errno;
-use rustix::fs::{AtFlags, RenameFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 
 use super::{Dir, Entry, FileId};
 use crate::failure::Failure;
@@ -27,7 +28,6 @@ pub struct Renaming {
 pub(super) struct Made {
     /// Hashes of the names.
     names: HashSet<u64>,
-    /// Files and directories, where the directory existed before.
     ids: HashSet<FileId>,
 }
 
@@ -36,16 +36,32 @@ impl Dir {
     pub(super) fn note_made(&self, name: &OsStr, id: FileId) {
         let mut made = self.made.borrow_mut();
         made.names.insert(hash_of(name));
-        if !self.is_new.get() {
-            made.ids.insert(id);
-        }
+        made.ids.insert(id);
     }
 
-    /// Returns true if this run made what was looked up by a name, and under other names alone. All
-    /// that is in a new directory was made by this run.
-    fn has_made_as_other(&self, name: &OsStr, id: FileId) -> bool {
+    /// Returns true if this run made what was looked up by a name, and under other names alone.
+    fn has_made_as_other(self: &Rc<Dir>, name: &OsStr, id: FileId) -> Result<bool, Errno> {
         let made = self.made.borrow();
-        !made.names.contains(&hash_of(name)) && (self.is_new.get() || made.ids.contains(&id))
+        if made.names.contains(&hash_of(name)) {
+            return Ok(false);
+        }
+        // Inode numbers are not stable everywhere. A new directory holds what this run made, under
+        // the names that it lists: mostly, as some file systems list names in another form.
+        Ok(made.ids.contains(&id) || (self.is_new.get() && !self.lists(name)?))
+    }
+
+    /// Returns true if a name is listed here byte by byte. A lookup may find it under another name:
+    /// some file systems take upper and lower case, or two forms of a letter, for the same.
+    fn lists(self: &Rc<Dir>, name: &OsStr) -> Result<bool, Errno> {
+        let fd =
+            rustix::fs::openat(&self.fd, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let listing = Dir::of_fd(fd, Rc::clone(&self.name))?;
+        loop {
+            let names = listing.next_names()?;
+            if names.is_empty() || names.iter().any(|found| found == name) {
+                return Ok(!names.is_empty());
+            }
+        }
     }
 }
 
@@ -129,7 +145,8 @@ impl Entry {
     /// takes for the same. What the run made would be lost.
     pub fn refuse_other_name(&self) -> Result<(), Failure> {
         let Ok(id) = self.id() else { return Ok(()) };
-        if !self.dir.has_made_as_other(&self.name, id) {
+        let failed = |errno| Failure::of_errno("reading the directory", &self.dir.path(), errno);
+        if !self.dir.has_made_as_other(&self.name, id).map_err(failed)? {
             return Ok(());
         }
         let cause = "its file system takes the name for that of another file of this copy";
