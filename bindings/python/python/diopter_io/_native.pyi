@@ -14,6 +14,7 @@ __all__ = [
     "Outcome",
     "ReadAhead",
     "WriteBehind",
+    "close_engines",
     "copy_json",
     "explain_json",
     "probe_json",
