@@ -23,6 +23,14 @@ const PAIRS: usize = 3;
 
 const BACKENDS: [&str; 3] = ["uring", "aio", "threads"];
 
+/// FUSE forbids them where the kernel keeps pages: it takes a short answer for the end of the file,
+/// and the size that it was told for the end of what it reads, for plain calls too.
+fn is_forbidden(pair: &[Odd]) -> bool {
+    let is_wrong =
+        |odd: &Odd| matches!(odd, Odd::ShortReads | Odd::ShortBlocks | Odd::SizeTooSmall);
+    pair.contains(&Odd::Cached) && pair.iter().any(is_wrong)
+}
+
 /// Runs the cells of some doors, and reports how they ended.
 fn check(doors: &[Door]) {
     if let Err(why) = OddMount::new(&[]) {
@@ -41,7 +49,10 @@ fn check(doors: &[Door]) {
         for _ in 0..PAIRS {
             let first = below(Odd::ALL.len());
             let second = (first + 1 + below(Odd::ALL.len() - 1)) % Odd::ALL.len();
-            cells.push(vec![Odd::ALL[first], Odd::ALL[second]]);
+            let pair = vec![Odd::ALL[first], Odd::ALL[second]];
+            if !is_forbidden(&pair) {
+                cells.push(pair);
+            }
         }
         for (place, odd) in cells.into_iter().enumerate() {
             // Short replies once with each backend: each asks the kernel in its own way.

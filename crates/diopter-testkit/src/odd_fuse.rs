@@ -240,7 +240,8 @@ impl OddFiles {
         if self.is(Odd::ShortReads) {
             half
         } else if self.is(Odd::ShortBlocks) && length > 4096 {
-            half / 4096 * 4096
+            // Never nothing: that is the end of the file.
+            (half / 4096 * 4096).max(4096)
         } else {
             length
         }
