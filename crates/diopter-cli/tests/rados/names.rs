@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::{at, dio, refused, run_to, shared};
 
 #[test]
-fn a_local_file_of_the_name_does_not_matter() {
+fn a_local_file_of_the_name_is_a_refusal_that_says_how_to_name_each() {
     let Some(ceph) = shared() else { return };
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("plain"), "text").unwrap();
@@ -28,9 +28,11 @@ fn a_local_file_of_the_name_does_not_matter() {
     must("rados:data/past-a-file");
     fs::remove_file(dir.path().join("rados:data")).unwrap();
     fs::create_dir_all(dir.path().join("rados:data/a-dir")).unwrap();
-    must("rados:data/a-dir");
-    refused(&put("rados:data/a-dir", &["plain", "plain"]), "is not a directory");
+    refused(&put("rados:data/a-dir", &["plain"]), "./rados:");
     assert_eq!(fs::read_dir(dir.path().join("rados:data/a-dir")).unwrap().count(), 0);
+    let local = put("./rados:data/a-dir", &["plain"]);
+    assert!(local.status.success(), "{}", String::from_utf8_lossy(&local.stderr));
+    assert_eq!(fs::read(dir.path().join("rados:data/a-dir/plain")).unwrap(), b"text");
 }
 
 #[test]
@@ -52,7 +54,7 @@ fn a_configuration_is_a_file_and_not_below_the_current_directory() {
     let fifo = at(dir.path(), "fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
     let output = dio(ceph, &["sum", &format!("rados:{fifo}!data/a")]).output().unwrap();
-    refused(&output, "EINVAL");
+    refused(&output, "not a regular file");
     fs::create_dir(dir.path().join(".ceph")).unwrap();
     fs::write(dir.path().join(".ceph/ceph.conf"), "not a configuration").unwrap();
     let mut command = dio(ceph, &["sum", "rados:data/a"]);

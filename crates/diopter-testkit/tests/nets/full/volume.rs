@@ -22,8 +22,12 @@ const FILLER_PIECE_MIN: u64 = 4096;
 const FILES_MAX: u32 = 100_000;
 const INLINE_BYTES: usize = 1900;
 
-/// Small files that are removed for what a cell has before.
-const FILES_ROOM: u32 = 400;
+/// Small files that are removed for what a cell has before. btrfs reserves several times what a
+/// change of names then takes.
+const FILES_ROOM: u32 = 3000;
+
+/// Small files that are removed where a cell is to have a little space.
+const FILES_LITTLE: u32 = 50;
 
 /// Bytes of space where space for metadata is scarce.
 const SPACE_NEXT_TO_METADATA: u64 = 16 << 20;
@@ -182,7 +186,7 @@ impl Volume {
                     fill(&space, SPACE_NEXT_TO_METADATA);
                 }
                 self.add_small();
-                self.remove_small(if bytes == 0 { 0 } else { FILES_ROOM / 8 });
+                self.remove_small(if bytes == 0 { 0 } else { FILES_LITTLE });
             }
         }
         self.sync();
