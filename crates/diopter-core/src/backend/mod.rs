@@ -23,6 +23,7 @@ pub mod aio;
 pub mod checked;
 pub mod selection;
 pub mod local;
+mod servers;
 pub mod sim;
 pub mod threads;
 pub mod probe;

@@ -5,6 +5,7 @@ use diopter_os::{AioWanted, BioId, BioResult, Errno, Slab, rw};
 
 use crate::backend::aio::Aio;
 use crate::backend::probe::Choice;
+use crate::backend::servers::WithServers;
 use crate::backend::threads::Threads;
 use crate::backend::uring::{Uring, UringOptions};
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait, probe};
@@ -118,12 +119,13 @@ impl Candidate {
                     Home::Any => options.wanted_anywhere(),
                 };
                 let uring = Uring::new(slab, depth_max, wanted);
-                Ok(Box::new(uring.map_err(made(lack, what))?))
+                Ok(Box::new(WithServers::new(uring.map_err(made(lack, what))?, slab)))
             }
             Candidate::Aio => {
                 probe::probe_aio().map_err(tried("aio", "aio probe"))?;
                 let aio = Aio::new(slab, depth_max, AioWanted::ALL);
-                Ok(Box::new(aio.map_err(made("no aio context", "aio set-up"))?))
+                let aio = aio.map_err(made("no aio context", "aio set-up"))?;
+                Ok(Box::new(WithServers::new(aio, slab)))
             }
             Candidate::Threads => Ok(Box::new(Threads::new(slab, depth_max))),
         }

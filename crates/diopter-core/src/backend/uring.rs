@@ -5,18 +5,14 @@ use std::time::Duration;
 
 use diopter_os::limit::open_files_max;
 use diopter_os::uring::is_direct;
-use diopter_os::{BioId, BioResult, Errno, EventFd, Ring, RingWanted, Slab, rw};
+use diopter_os::{BioId, BioResult, Errno, Ring, RingWanted, Slab, rw};
 
-use crate::backend::threads::Threads;
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::error::BackendError;
 use crate::limits::{DESCRIPTORS_PER_RING, SQPOLL_IDLE};
 use crate::sync::{Ordering, StaticCounter};
 
 const NAME: &str = "uring";
-
-/// A turn that waits for the ring and for threads at the same time.
-const MIXED_SLICE: Duration = Duration::from_micros(500);
 
 /// Options of io_uring that have a cost, so they are off by default. One that is not available is
 /// an error of the set-up.
@@ -69,10 +65,6 @@ pub struct Uring {
     is_polled: bool,
     /// Bios for this thread, which no polled ring takes.
     own: VecDeque<BioId>,
-    /// Bios of files of servers, which are plain calls: io_uring repairs a short one, and wrongly.
-    servers: Option<Threads>,
-    /// Where completions are signalled, for `servers`.
-    notified: Option<EventFd>,
     /// After the ring: its descriptor is closed by then.
     _counted: Counted,
 }
@@ -107,9 +99,8 @@ impl Uring {
         let counted = Counted::new().ok_or(Errno::EMFILE)?;
         let ring = Ring::new(slab, depth_max, wanted)?;
         let (is_polled, own) = (wanted.iopoll, VecDeque::new());
-        let (servers, notified, slab) = (None, None, slab.clone());
-        let _counted = counted;
-        Ok(Uring { ring, slab, depth_max, is_polled, own, servers, notified, _counted })
+        let slab = slab.clone();
+        Ok(Uring { ring, slab, depth_max, is_polled, own, _counted: counted })
     }
 
     /// Sends a NOP; see [`Ring::nop`].
@@ -118,56 +109,6 @@ impl Uring {
     /// Fails as [`Ring::nop`] does.
     pub(crate) fn nop(&mut self, timeout: Duration) -> Result<(), Errno> {
         self.ring.nop(timeout)
-    }
-
-    /// Gives the bios of files of servers to threads.
-    #[cold]
-    fn queue_mixed(&mut self, ids: &[BioId]) -> u32 {
-        let mut accepted = 0;
-        for id in ids {
-            if self.held() == self.depth_max {
-                break;
-            }
-            let taken = if self.slab.spec(*id).is_of_server() {
-                self.servers().queue(&[*id])
-            } else {
-                u32::try_from(self.ring.queue(&[*id])).expect("one at most")
-            };
-            if taken == 0 {
-                break;
-            }
-            accepted += 1;
-        }
-        accepted
-    }
-
-    fn servers(&mut self) -> &mut Threads {
-        let Uring { servers, notified, slab, depth_max, .. } = self;
-        servers.get_or_insert_with(|| {
-            // A server has as many requests at once as a ring would give it.
-            let threads = Threads::of_at_most(slab, *depth_max, *depth_max);
-            if let Some(event) = notified.take() {
-                let is_first = threads.signal(event);
-                debug_assert!(is_first, "made just now");
-            }
-            threads
-        })
-    }
-
-    /// Waits for threads, and for the ring if it has bios too: in short turns then.
-    #[cold]
-    fn turn_mixed(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
-        let Some(servers) = &mut self.servers else { return Ok(()) };
-        if self.ring.held() == 0 {
-            return servers.turn(wait, done);
-        }
-        servers.turn(Wait::Poll, done)?;
-        let (want, timeout) = match wait {
-            Wait::Block(timeout) if done.is_empty() => (1, Some(timeout.min(MIXED_SLICE))),
-            Wait::Block(_) | Wait::Poll => (0, None),
-        };
-        let turned = self.ring.turn(want, timeout, done);
-        turned.map_err(|errno| BackendError { backend: NAME, errno })
     }
 
     /// Keeps flushes and the like for this thread.
@@ -221,18 +162,12 @@ impl Backend for Uring {
         if self.is_polled {
             return self.queue_polled(ids);
         }
-        if self.slab.has_servers() {
-            return self.queue_mixed(ids);
-        }
         let room = self.depth_max.saturating_sub(self.ring.held()) as usize;
         let accepted = self.ring.queue(&ids[..ids.len().min(room)]);
         u32::try_from(accepted).expect("at most `depth_max`")
     }
 
     fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
-        if self.servers.as_ref().is_some_and(|servers| servers.held() > 0) {
-            return self.turn_mixed(wait, done);
-        }
         let (want, timeout) = match wait {
             Wait::Poll => (0, None),
             Wait::Block(timeout) => (1, Some(timeout)),
@@ -255,7 +190,7 @@ impl Backend for Uring {
 
     fn held(&self) -> u32 {
         let own = u32::try_from(self.own.len()).expect("at most `depth_max`");
-        self.ring.held() + own + self.servers.as_ref().map_or(0, Threads::held)
+        self.ring.held() + own
     }
 
     fn cancel(&mut self, id: BioId) {
@@ -271,15 +206,7 @@ impl Backend for Uring {
             Register::File(object) => self.ring.register_file(object),
             // Completions of a polled ring appear when it is entered, which nothing signals.
             Register::Notify(_) if self.is_polled => Err(Errno::EOPNOTSUPP),
-            Register::Notify(event) => {
-                let notified = EventFd::of(event)?;
-                self.ring.notify(event)?;
-                let Some(servers) = &self.servers else {
-                    self.notified = Some(notified);
-                    return Ok(());
-                };
-                if servers.signal(notified) { Ok(()) } else { Err(Errno::EBUSY) }
-            }
+            Register::Notify(event) => self.ring.notify(event),
             Register::Buffers(buffers) => self.ring.register_buffers(buffers),
             Register::Forget(object) => {
                 self.ring.unregister_file(object);
