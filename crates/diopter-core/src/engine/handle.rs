@@ -122,7 +122,7 @@ impl Engine {
         if core.is_inherited() {
             core.disown();
         }
-        InUse { core, outside: Outside::new() }
+        InUse { core, outside: None }
     }
 
     /// Which backend, and why.
@@ -394,7 +394,7 @@ impl Engine {
 pub struct InUse<'e> {
     // The borrow ends before `outside` is dropped.
     core: RefMut<'e, Core>,
-    outside: Outside,
+    outside: Option<Outside>,
 }
 
 impl Deref for InUse<'_> {
@@ -416,7 +416,9 @@ impl DerefMut for InUse<'_> {
 impl Drop for InUse<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.outside.append(&mut self.core.outside);
+        if !self.core.outside.is_empty() {
+            self.outside = Some(std::mem::take(&mut self.core.outside));
+        }
     }
 }
 
