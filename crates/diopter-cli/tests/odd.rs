@@ -23,8 +23,8 @@ const PAIRS: usize = 3;
 
 const BACKENDS: [&str; 3] = ["uring", "aio", "threads"];
 
-/// FUSE forbids them where the kernel keeps pages. The kernel takes a short reply for the end of the
-/// file, and the size that the server reports for the end of each read, for plain calls too.
+/// FUSE forbids them where the kernel keeps pages. The kernel takes a short reply for the end of
+/// the file, and the size that the server reports for the end of each read, for plain calls too.
 fn is_forbidden(pair: &[Odd]) -> bool {
     let is_wrong =
         |odd: &Odd| matches!(odd, Odd::ShortReads | Odd::ShortBlocks | Odd::SizeTooSmall);
