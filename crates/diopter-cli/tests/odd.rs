@@ -12,14 +12,17 @@ mod requests;
 
 use std::collections::BTreeMap;
 
-use cell::{Cell, Outcome};
-use cp_support::{Numbers, print_line, seed};
+use cell::Cell;
 use diopter_testkit::env::{Capability, skip};
+use diopter_testkit::matrix::{self, Matrix};
 use diopter_testkit::odd_fuse::{Odd, OddMount};
 use doors::Door;
 
-/// Pairs of behaviours for each way, drawn by the seed.
-const PAIRS: usize = 3;
+/// Pairs that a run draws, if it is not a soak.
+const DRAWN: usize = 100;
+
+/// Cells at the same time. Most of them wait most of the time.
+const PARALLEL: usize = 4;
 
 const BACKENDS: [&str; 3] = ["uring", "aio", "threads"];
 
@@ -31,82 +34,62 @@ fn is_forbidden(pair: &[Odd]) -> bool {
     pair.contains(&Odd::Cached) && pair.iter().any(is_wrong)
 }
 
-/// Runs the cells of some doors, and reports how they ended.
-fn check(doors: &[Door]) {
+/// No behaviour, each alone, and each pair.
+fn behaviours() -> Vec<Vec<Odd>> {
+    let mut all = vec![vec![]];
+    for (place, first) in Odd::ALL.into_iter().enumerate() {
+        all.push(vec![first]);
+        all.extend(Odd::ALL[place + 1..].iter().map(|second| vec![first, *second]));
+    }
+    all.retain(|odd| !is_forbidden(odd));
+    all
+}
+
+fn name_of(odd: &[Odd]) -> String {
+    let names: Vec<String> = odd.iter().map(|odd| format!("{odd:?}")).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join("+") }
+}
+
+/// Each cell, under its name: `DOOR/BEHAVIOUR+BEHAVIOUR/BACKEND`.
+fn cells() -> BTreeMap<matrix::Cell, Cell> {
+    let mut cells = BTreeMap::new();
+    for door in Door::ALL {
+        for odd in behaviours() {
+            for backend in BACKENDS {
+                let fault = format!("{}/{backend}", name_of(&odd));
+                let cell = Cell { door, odd: odd.clone(), backend };
+                cells.insert(matrix::Cell::new(door.name(), fault), cell);
+            }
+        }
+    }
+    cells
+}
+
+/// Each door with each behaviour alone. Short replies with each backend, as each asks the kernel in
+/// its own way; others with one.
+fn is_always_run(cell: &Cell) -> bool {
+    match cell.odd[..] {
+        [] => cell.backend == BACKENDS[0],
+        [Odd::ShortReads | Odd::ShortBlocks | Odd::ShortWrites] => true,
+        [odd] => {
+            let place = Odd::ALL.iter().position(|it| *it == odd).expect("it is one of all");
+            cell.backend == BACKENDS[place % BACKENDS.len()]
+        }
+        _ => false,
+    }
+}
+
+#[test]
+fn bytes_of_an_odd_file_system_are_right_or_an_error() {
     if let Err(why) = OddMount::new(&[]) {
         return skip(Capability::Fuse, why);
     }
-    let mut numbers = Numbers::new(seed());
-    let mut below = |most: usize| {
-        let most = u64::try_from(most).expect("few");
-        usize::try_from(numbers.next() % most).expect("few")
-    };
-    let mut wrong = Vec::new();
-    for door in doors {
-        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-        let mut cells = vec![vec![]];
-        cells.extend(Odd::ALL.map(|odd| vec![odd]));
-        for _ in 0..PAIRS {
-            let first = below(Odd::ALL.len());
-            let second = (first + 1 + below(Odd::ALL.len() - 1)) % Odd::ALL.len();
-            let pair = vec![Odd::ALL[first], Odd::ALL[second]];
-            if !is_forbidden(&pair) {
-                cells.push(pair);
-            }
-        }
-        for (place, odd) in cells.into_iter().enumerate() {
-            // Short replies once with each backend: each asks the kernel in its own way.
-            let is_short = [Odd::ShortReads, Odd::ShortBlocks, Odd::ShortWrites]
-                .iter()
-                .any(|short| odd.contains(short));
-            let backends: &[&str] =
-                if is_short { &BACKENDS } else { &BACKENDS[place % 3..=place % 3] };
-            for backend in backends {
-                let ended = Cell { door: *door, odd: odd.clone(), backend }.run();
-                *counts.entry(ended.name()).or_default() += 1;
-                if let Outcome::Wrong(why) = ended {
-                    wrong.push(format!("{} {odd:?} {backend}: {why}", door.name()));
-                }
-            }
-        }
-        print_line(&format!("odd: {}: {counts:?}", door.name()));
-    }
-    assert!(wrong.is_empty(), "{} wrong cells:\n{}", wrong.len(), wrong.join("\n"));
-}
-
-#[test]
-fn copies_of_a_file_from_and_to_an_odd_file_system() {
-    check(&[Door::CopyFrom, Door::CopyTo]);
-}
-
-#[test]
-fn copies_of_a_tree_from_and_to_an_odd_file_system() {
-    check(&[Door::TreeFrom, Door::TreeTo]);
-}
-
-#[test]
-fn copies_from_and_to_striped_files_on_an_odd_file_system() {
-    check(&[Door::StripedTo, Door::StripedFrom]);
-}
-
-#[test]
-fn checks_of_files_on_an_odd_file_system() {
-    check(&[Door::Verify, Door::VerifyDifferent, Door::Sum]);
-}
-
-#[test]
-fn requests_that_read_from_an_odd_file_system() {
-    check(&[Door::Blocking, Door::Queue, Door::Futures, Door::Reader, Door::Ranges]);
-}
-
-#[test]
-fn requests_that_write_to_an_odd_file_system() {
-    check(&[Door::BlockingWrite, Door::QueueWrite, Door::Writer]);
-}
-
-#[test]
-fn programs_under_dio_run_on_an_odd_file_system() {
-    check(&[Door::Run]);
+    let matrix = Matrix::new("odd", include_str!("odd/failed_once.txt"));
+    let cells = cells();
+    let drawn =
+        matrix.drawn_and(cells.keys().cloned().collect(), DRAWN, |it| is_always_run(&cells[it]));
+    matrix.run(&drawn, PARALLEL, |cell| cells[cell].run());
+    matrix.finish();
 }
 
 /// The requests of a cell, in a separate process.

@@ -139,20 +139,36 @@ impl Matrix {
     /// # Panics
     /// If a cell that failed once does not exist, or if no cell is left: nothing would be tested.
     pub fn drawn(&self, cells: Vec<Cell>, count: usize) -> Vec<Cell> {
+        self.drawn_and(cells, count, |_| false)
+    }
+
+    /// Those of [`Matrix::drawn`], and where it draws by the seed each cell that `is_always_run`.
+    pub fn drawn_and(
+        &self,
+        cells: Vec<Cell>,
+        count: usize,
+        is_always_run: impl Fn(&Cell) -> bool,
+    ) -> Vec<Cell> {
         self.check_list(&cells);
         let drawn = match std::env::var(CHECK) {
             Ok(part) => cells.into_iter().filter(|cell| cell.name().contains(&part)).collect(),
             Err(_) if env::is_soak() => cells,
             Err(_) => {
                 let count = env::number(CELLS).map_or(count, to_count);
-                self.drawn_by(cells, count, env::seed())
+                self.drawn_by(cells, count, env::seed(), is_always_run)
             }
         };
         assert!(!drawn.is_empty(), "{}: no cell has the text of {CHECK} in its name", self.name);
         drawn
     }
 
-    fn drawn_by(&self, cells: Vec<Cell>, count: usize, seed: u64) -> Vec<Cell> {
+    fn drawn_by(
+        &self,
+        cells: Vec<Cell>,
+        count: usize,
+        seed: u64,
+        is_always_run: impl Fn(&Cell) -> bool,
+    ) -> Vec<Cell> {
         let mut prng = Prng::new(seed).fork(self.name);
         let mut ranks: Vec<(u64, usize)> =
             (0..cells.len()).map(|index| (prng.next_u64(), index)).collect();
@@ -160,7 +176,7 @@ impl Matrix {
         let chosen: std::collections::BTreeSet<usize> =
             ranks.into_iter().take(count).map(|(_, index)| index).collect();
         let is_drawn = |(index, cell): &(usize, Cell)| {
-            chosen.contains(index) || self.has_failed_once(&cell.name())
+            chosen.contains(index) || self.has_failed_once(&cell.name()) || is_always_run(cell)
         };
         cells.into_iter().enumerate().filter(is_drawn).map(|(_, cell)| cell).collect()
     }
@@ -270,17 +286,19 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_draws_its_cells_and_those_that_failed_once() {
+    fn a_seed_draws_its_cells_and_those_that_failed_once_or_are_always_run() {
         let matrix = Matrix::new("test", "# why\n\ncp/fault-7\nsum/fault-39\n");
+        let is_always_run = |cell: &Cell| cell.fault == "fault-0";
         for seed in 0..20 {
-            let drawn = matrix.drawn_by(cells(), 10, seed);
-            assert_eq!(drawn, matrix.drawn_by(cells(), 10, seed));
-            assert!((10..=12).contains(&drawn.len()), "{}", drawn.len());
-            for name in ["cp/fault-7", "sum/fault-39"] {
+            let drawn = matrix.drawn_by(cells(), 10, seed, is_always_run);
+            assert_eq!(drawn, matrix.drawn_by(cells(), 10, seed, is_always_run));
+            assert!((10..=14).contains(&drawn.len()), "{}", drawn.len());
+            for name in ["cp/fault-7", "sum/fault-39", "cp/fault-0", "sum/fault-0"] {
                 assert!(drawn.iter().any(|cell| cell.name() == name), "{name}");
             }
         }
-        assert_ne!(matrix.drawn_by(cells(), 10, 1), matrix.drawn_by(cells(), 10, 2));
+        let drawn = |seed| matrix.drawn_by(cells(), 10, seed, |_| false);
+        assert_ne!(drawn(1), drawn(2));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! One cell: a way to bytes, on a file system that replies oddly. It has no test.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::process::Command;
 use std::time::Duration;
 
+use diopter_testkit::matrix::{Fault, Outcome};
 use diopter_testkit::odd_fuse::{Odd, OddMount};
+use diopter_testkit::watched::{self, Ended};
 
 use crate::cp_support::{content, dir};
 use crate::doors::Door;
@@ -25,24 +26,14 @@ pub struct Cell {
     pub backend: &'static str,
 }
 
-/// How a cell ended.
-pub enum Outcome {
-    /// The right bytes, and status 0.
-    Right,
-    /// An error that names what failed.
-    Refused,
-    Wrong(String),
-}
+/// True if all was done; false after an error that names what failed.
+///
+/// # Errors
+/// Anything else.
+pub type Done = Result<bool, (Fault, String)>;
 
-impl Outcome {
-    pub fn name(&self) -> &'static str {
-        match self {
-            Outcome::Right => "right",
-            Outcome::Refused => "refused",
-            Outcome::Wrong(_) => "wrong",
-        }
-    }
-}
+/// An error names one of these: a file of the cell, or what the request was for.
+const NAMES: [&str; 6] = ["source", "target", "tree", "striped", "copy", " of bytes ["];
 
 /// The places of a cell.
 pub struct Ground {
@@ -69,36 +60,9 @@ impl Ground {
     }
 }
 
-/// The end of a command, and its output.
-pub struct Ended {
-    /// `None` after a signal.
-    pub status: Option<i32>,
-    pub stdout: Vec<u8>,
-    pub stderr: String,
-}
-
-/// Runs a command. After [`LIMIT`] its file system and its process are ended.
-pub fn run(command: &mut Command, ground: &Ground) -> Result<Ended, String> {
-    let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = piped.spawn().map_err(|error| error.to_string())?;
-    let pid = rustix::process::Pid::from_child(&child);
-    let (sender, receiver) = channel();
-    let waits = std::thread::spawn(move || sender.send(child.wait_with_output()));
-    let ended = match receiver.recv_timeout(LIMIT) {
-        Ok(ended) => ended.map_err(|error| error.to_string()),
-        Err(RecvTimeoutError::Timeout) => {
-            ground.odd.abort().unwrap_or_else(|message| eprintln!("{message}"));
-            // It ended between the limit and now.
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap_or(());
-            Err(format!("no end after {LIMIT:?}"))
-        }
-        Err(RecvTimeoutError::Disconnected) => Err("its thread is gone".to_owned()),
-    };
-    let sent = waits.join().map_err(|_| "its thread panicked".to_owned())?;
-    let output = ended?;
-    drop(sent);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    Ok(Ended { status: output.status.code(), stdout: output.stdout, stderr })
+/// Runs a command.
+pub fn run(command: &mut Command) -> Ended {
+    watched::run(command, LIMIT)
 }
 
 impl Cell {
@@ -109,24 +73,17 @@ impl Cell {
         ground.odd.put("source", &ground.bytes);
         match self.door.run(&ground) {
             Ok(true) => Outcome::Right,
-            Ok(false) => Outcome::Refused,
-            Err(why) => Outcome::Wrong(why),
+            Ok(false) => Outcome::Error,
+            Err((fault, why)) => Outcome::Fault(fault, why),
         }
     }
 }
 
-/// Returns true for status 0 and false for an error that is one: its status says so, and it
-/// names something.
-///
-/// # Errors
-/// Neither.
-pub fn is_done(ended: &Ended) -> Result<bool, String> {
-    match ended.status {
-        Some(0) => Ok(true),
-        Some(1 | 2) if ended.stderr.trim().len() > 10 => Ok(false),
-        Some(1 | 2) => Err(format!("an error without a message: {:?}", ended.stderr)),
-        Some(status) => Err(format!("status {status}: {}", ended.stderr)),
-        None => Err(format!("ended by a signal: {}", ended.stderr)),
+/// Returns true for status 0, and false for an error that is one.
+pub fn is_done(ended: &Ended) -> Done {
+    match Outcome::of_end(ended, &NAMES) {
+        Some(Outcome::Fault(fault, why)) => Err((fault, why)),
+        _ => Ok(ended.status.success()),
     }
 }
 

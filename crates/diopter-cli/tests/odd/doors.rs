@@ -6,8 +6,9 @@ use std::process::Command;
 
 use diopter::layouts::StripedFile;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
+use diopter_testkit::matrix::Fault;
 
-use crate::cell::{Ground, OLD, is_done, names, read_plainly, run};
+use crate::cell::{Done, Ground, OLD, is_done, names, read_plainly, run};
 use crate::requests;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,19 +33,38 @@ pub enum Door {
     Run,
 }
 
-type Done = Result<bool, String>;
-
 impl Door {
+    pub const ALL: [Door; 18] = [
+        Door::CopyFrom,
+        Door::CopyTo,
+        Door::TreeFrom,
+        Door::TreeTo,
+        Door::StripedFrom,
+        Door::StripedTo,
+        Door::Verify,
+        Door::VerifyDifferent,
+        Door::Sum,
+        Door::Blocking,
+        Door::Queue,
+        Door::Futures,
+        Door::Reader,
+        Door::Ranges,
+        Door::BlockingWrite,
+        Door::QueueWrite,
+        Door::Writer,
+        Door::Run,
+    ];
+
     pub fn name(self) -> &'static str {
         match self {
-            Door::CopyFrom => "cp, source",
-            Door::CopyTo => "cp, target",
-            Door::TreeFrom => "cp -r, source",
-            Door::TreeTo => "cp -r, target",
-            Door::StripedFrom => "cp of a striped file",
-            Door::StripedTo => "cp to a striped file",
-            Door::Verify => "verify, equal",
-            Door::VerifyDifferent => "verify, different",
+            Door::CopyFrom => "cp-from",
+            Door::CopyTo => "cp-to",
+            Door::TreeFrom => "tree-from",
+            Door::TreeTo => "tree-to",
+            Door::StripedFrom => "striped-from",
+            Door::StripedTo => "striped-to",
+            Door::Verify => "verify-same",
+            Door::VerifyDifferent => "verify-different",
             Door::Sum => "sum",
             Door::Blocking => "blocking",
             Door::Queue => "queue",
@@ -54,7 +74,7 @@ impl Door {
             Door::BlockingWrite => "blocking-write",
             Door::QueueWrite => "queue-write",
             Door::Writer => "writer",
-            Door::Run => "dio run",
+            Door::Run => "run",
         }
     }
 
@@ -85,16 +105,14 @@ impl Door {
         let target = ground.near("target");
         fs::write(&target, vec![0; ground.bytes.len() + 9000]).expect("room");
         let source = ground.far("source");
-        let ended =
-            run(&mut requests::command(self.name(), ground.backend, &source, &target), ground)?;
+        let ended = run(&mut requests::command(self.name(), ground.backend, &source, &target));
         if is_done(&ended)? { same_as_plain(ground, &target) } else { Ok(false) }
     }
 
     fn writes(self, ground: &Ground) -> Done {
         let source = ground.near("source");
         let target = ground.far("target");
-        let ended =
-            run(&mut requests::command(self.name(), ground.backend, &source, &target), ground)?;
+        let ended = run(&mut requests::command(self.name(), ground.backend, &source, &target));
         if !is_done(&ended)? {
             return Ok(false);
         }
@@ -104,30 +122,40 @@ impl Door {
 
 /// Checks the bytes that the odd file system has.
 fn has(name: &str, there: Option<&[u8]>, expected: &[u8]) -> Done {
+    let fault = if expected == OLD { Fault::OldContentLost } else { Fault::WrongBytes };
     match there {
         Some(there) if there == expected => Ok(true),
         Some(there) => {
             let differs = there.iter().zip(expected).position(|(one, other)| one != other);
             let (length, wanted) = (there.len(), expected.len());
-            Err(format!("{name}: {length} bytes of {wanted}, first difference {differs:?}"))
+            Err((fault, format!("{name}: {length} of {wanted} bytes, they differ at {differs:?}")))
         }
-        None => Err(format!("{name} is not there")),
+        None => Err((fault, format!("{name} is not there"))),
     }
 }
 
+/// The fault of a door that has bytes where plain calls have none.
+fn unreadable() -> (Fault, String) {
+    (Fault::WrongBytes, "plain calls cannot read it".to_owned())
+}
+
+fn left_behind(names: impl std::fmt::Debug) -> (Fault, String) {
+    (Fault::LeftBehind, format!("{names:?}"))
+}
+
 fn same_as_plain(ground: &Ground, target: &Path) -> Done {
-    let plain = read_plainly(&ground.far("source")).ok_or("plain calls cannot read it")?;
+    let plain = read_plainly(&ground.far("source")).ok_or_else(unreadable)?;
     has("the copy", fs::read(target).ok().as_deref(), &plain)
 }
 
-fn only(left: &[String], expected: &[&str]) -> Result<(), String> {
-    if left == expected { Ok(()) } else { Err(format!("left behind: {left:?}")) }
+fn only(left: &[String], expected: &[&str]) -> Done {
+    if left == expected { Ok(true) } else { Err(left_behind(left)) }
 }
 
 fn copy_from(ground: &Ground) -> Done {
     let target = ground.near("target");
     fs::write(&target, OLD).expect("room");
-    let ended = run(ground.dio("cp").args([&ground.far("source"), &target]), ground)?;
+    let ended = run(ground.dio("cp").args([&ground.far("source"), &target]));
     only(&names(ground.local.path()), &["source", "target"])?;
     if is_done(&ended)? {
         return same_as_plain(ground, &target);
@@ -138,10 +166,12 @@ fn copy_from(ground: &Ground) -> Done {
 fn copy_to(ground: &Ground) -> Done {
     ground.odd.put("target", OLD);
     let target = ground.far("target");
-    let ended = run(ground.dio("cp").args([&ground.near("source"), &target]), ground)?;
+    let ended = run(ground.dio("cp").args([&ground.near("source"), &target]));
     only(&ground.odd.names(), &["source", "target"])?;
     let is_done = is_done(&ended)?;
-    let expected = if is_done { &ground.bytes } else { OLD };
+    // Permissions that cannot be set are an error, and no reason to copy nothing.
+    let is_there = is_done || ended.stderr.contains("the copy is there without them");
+    let expected = if is_there { &ground.bytes } else { OLD };
     has("the target", ground.odd.get("target").as_deref(), expected).map(|_| is_done)
 }
 
@@ -154,12 +184,12 @@ fn tree_from(ground: &Ground) -> Done {
         ground.odd.put(&format!("tree/{name}"), &ground.bytes[..length]);
     }
     let target = ground.near("tree");
-    let ended = run(ground.dio("cp").arg("-r").args([&ground.far("tree"), &target]), ground)?;
+    let ended = run(ground.dio("cp").arg("-r").args([&ground.far("tree"), &target]));
     if !is_done(&ended)? {
         return no_partial_file(&names_below(&target));
     }
     for (name, _) in TREE {
-        let plain = read_plainly(&ground.far("tree").join(name)).ok_or("not to be read")?;
+        let plain = read_plainly(&ground.far("tree").join(name)).ok_or_else(unreadable)?;
         has(name, fs::read(target.join(name)).ok().as_deref(), &plain)?;
     }
     Ok(true)
@@ -172,7 +202,7 @@ fn tree_to(ground: &Ground) -> Done {
         fs::write(source.join(name), &ground.bytes[..length]).expect("room");
     }
     std::os::unix::fs::symlink("large", source.join("link")).expect("room");
-    let ended = run(ground.dio("cp").arg("-a").args([&source, &ground.far("tree")]), ground)?;
+    let ended = run(ground.dio("cp").arg("-a").args([&source, &ground.far("tree")]));
     let is_done = is_done(&ended)?;
     no_partial_file(&ground.odd.names())?;
     for (name, length) in TREE {
@@ -191,7 +221,7 @@ fn names_below(directory: &Path) -> Vec<String> {
 
 fn no_partial_file(names: &[String]) -> Done {
     match names.iter().find(|name| name.contains("dio-part")) {
-        Some(name) => Err(format!("left behind: {name}")),
+        Some(name) => Err(left_behind(name)),
         None => Ok(false),
     }
 }
@@ -229,24 +259,25 @@ fn striped_bytes(ground: &Ground, path: &Path) -> Result<Vec<u8>, String> {
 
 fn striped_to(ground: &Ground) -> Done {
     let Some(striped) = make_striped(ground) else { return Ok(false) };
-    let ended = run(ground.dio("cp").args([&ground.near("source"), &striped]), ground)?;
+    let ended = run(ground.dio("cp").args([&ground.near("source"), &striped]));
     let is_done = is_done(&ended)?;
     // The source, and two objects.
     if ground.odd.names().len() != 3 {
-        return Err(format!("left behind: {:?}", ground.odd.names()));
+        return Err(left_behind(ground.odd.names()));
     }
     let expected: &[u8] = if is_done { &ground.bytes } else { &[] };
-    has("the striped file", Some(&striped_bytes(ground, &striped)?), expected).map(|_| is_done)
+    let there = striped_bytes(ground, &striped).map_err(|why| (Fault::WrongBytes, why))?;
+    has("the striped file", Some(&there), expected).map(|_| is_done)
 }
 
 fn striped_from(ground: &Ground) -> Done {
     let Some(striped) = make_striped(ground) else { return Ok(false) };
     let target = ground.near("target");
-    let ended = run(ground.dio("cp").args([&ground.near("source"), &striped]), ground)?;
+    let ended = run(ground.dio("cp").args([&ground.near("source"), &striped]));
     if !is_done(&ended)? {
         return Ok(false);
     }
-    let ended = run(ground.dio("cp").args([&striped, &target]), ground)?;
+    let ended = run(ground.dio("cp").args([&striped, &target]));
     if !is_done(&ended)? {
         return Ok(false);
     }
@@ -257,56 +288,54 @@ fn verify(ground: &Ground, is_equal: bool) -> Done {
     let near = ground.near("copy");
     let Some(mut plain) = read_plainly(&ground.far("source")) else {
         fs::write(&near, &ground.bytes).expect("room");
-        let ended = run(ground.dio("verify").args([&ground.far("source"), &near]), ground)?;
-        return match is_done(&ended)? {
-            true => Err("plain calls cannot read it, and verify can".to_owned()),
-            false => Ok(false),
-        };
+        let ended = run(ground.dio("verify").args([&ground.far("source"), &near]));
+        return if is_done(&ended)? { Err(unreadable()) } else { Ok(false) };
     };
     if !is_equal {
         *plain.last_mut().expect("not empty") ^= 1;
     }
     fs::write(&near, &plain).expect("room");
-    let ended = run(ground.dio("verify").args([&ground.far("source"), &near]), ground)?;
-    match (ended.status, is_equal) {
-        (Some(0), true) => Ok(true),
-        (Some(0), false) => Err("no difference".to_owned()),
+    let ended = run(ground.dio("verify").args([&ground.far("source"), &near]));
+    match (ended.status.code(), is_equal) {
+        (Some(0), false) => Err((Fault::WrongBytes, "no difference".to_owned())),
         // A difference is a result, on standard output: by bytes, or by sizes that are wrong.
-        (Some(1), false) if ended.stderr.trim().is_empty() => Ok(true),
-        (Some(1), true) if String::from_utf8_lossy(&ended.stdout).contains("bytes") => Ok(false),
+        (Some(1), false) if !ended.stdout.trim().is_empty() => Ok(true),
+        (Some(1), true) if ended.stdout.contains("bytes") => Ok(false),
         _ => is_done(&ended),
     }
 }
 
 fn sum(ground: &Ground) -> Done {
     let plain = read_plainly(&ground.far("source"));
-    let ended = run(ground.dio("sum").arg(ground.far("source")), ground)?;
+    let ended = run(ground.dio("sum").arg(ground.far("source")));
     if !is_done(&ended)? {
         return Ok(false);
     }
-    let plain = plain.ok_or("plain calls cannot read it, and sum can")?;
+    let plain = plain.ok_or_else(unreadable)?;
     fs::write(ground.near("copy"), plain).expect("room");
-    let near = run(ground.dio("sum").arg(ground.near("copy")), ground)?;
-    let first =
-        |bytes: &[u8]| String::from_utf8_lossy(bytes).split_whitespace().next().map(str::to_owned);
+    let near = run(ground.dio("sum").arg(ground.near("copy")));
+    let first = |text: &str| text.split_whitespace().next().map(str::to_owned);
     if first(&near.stdout) == first(&ended.stdout) {
         Ok(true)
     } else {
-        Err(format!("another sum: {}", String::from_utf8_lossy(&ended.stdout)))
+        Err((Fault::WrongBytes, format!("another sum: {}", ended.stdout)))
     }
 }
 
 fn under_dio_run(ground: &Ground) -> Done {
-    let source = ground.far("source");
+    let [source, target] = [ground.far("source"), ground.near("target")];
     let plain = Command::new("cat").arg(&source).output().expect("cat");
-    let mut program = ground.dio("run");
-    program.args(["--all", "--min-size", "1", "--", "cat"]).arg(&source);
-    let ended = run(&mut program, ground)?;
-    if plain.status.success() && ended.status == Some(0) {
-        return has("what cat read", Some(&ended.stdout), &plain.stdout);
+    // The output of the program stays a pipe, as cat does other calls where it is a file.
+    let mut piped = Command::new("bash");
+    piped.args(["-o", "pipefail", "-c", "\"$@\" | cat > \"$0\""]).arg(&target);
+    let program = [env!("CARGO_BIN_EXE_dio"), "run", "--all", "--min-size", "1", "--", "cat"];
+    piped.args(program).arg(&source).env("DIOPTER_BACKEND", ground.backend);
+    let ended = run(&mut piped);
+    if !is_done(&ended)? {
+        return Ok(false);
     }
-    if ended.status == Some(0) {
-        return Err("cat fails without dio run".to_owned());
+    if !plain.status.success() {
+        return Err(unreadable());
     }
-    is_done(&ended)
+    has("what cat read", fs::read(&target).ok().as_deref(), &plain.stdout)
 }
