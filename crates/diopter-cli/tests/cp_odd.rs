@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use cp_support::*;
-use diopter_testkit::lacking_fuse::{Errno, LackingMount, Lacks};
+use diopter_testkit::odd_fuse::{Odd, OddMount};
 
 /// Mounts a file system; prints why if there is none.
-fn mounted(lacks: Lacks) -> Option<LackingMount> {
-    match LackingMount::new(lacks) {
+fn mounted(odd: &[Odd]) -> Option<OddMount> {
+    match OddMount::new(odd) {
         Ok(mount) => Some(mount),
         Err(why) => {
             skip(Capability::Fuse, why);
@@ -56,20 +56,19 @@ const TAKEN: &str = "takes the name for that of another file of this copy";
 
 #[test]
 fn names_that_the_target_takes_for_one_are_an_error_and_the_first_file_stays() {
-    for lists_lower_case in [false, true] {
-        first_file_stays(Lacks { ignores_case: true, lists_lower_case, ..Lacks::default() });
-    }
+    first_file_stays(&[Odd::FoldsCase]);
+    first_file_stays(&[Odd::FoldsCase, Odd::ListsLowerCase]);
 }
 
-fn first_file_stays(lacks: Lacks) {
-    let Some(mount) = mounted(lacks) else { return };
+fn first_file_stays(odd: &[Odd]) {
+    let Some(mount) = mounted(odd) else { return };
     let dir = dir();
     let tree = tree_of(dir.path(), &["README", "readme"]);
     let holds_one = |target: &Path, options: &[&str], output: &Output| {
         assert_failed(output, &[TAKEN]);
         let [name] = &*names(target) else { panic!("{options:?}: {:?}", names(target)) };
         let content = std::fs::read_to_string(target.join(name)).unwrap();
-        let is_whole = content == *name || lacks.lists_lower_case;
+        let is_whole = content == *name || odd.contains(&Odd::ListsLowerCase);
         assert!(is_whole && content.eq_ignore_ascii_case(name), "{options:?}: {content}");
     };
     for (number, options) in
@@ -99,9 +98,7 @@ fn first_file_stays(lacks: Lacks) {
 
 #[test]
 fn directories_and_links_that_the_target_takes_for_one_are_an_error() {
-    let Some(mount) = mounted(Lacks { ignores_case: true, ..Lacks::default() }) else {
-        return;
-    };
+    let Some(mount) = mounted(&[Odd::FoldsCase]) else { return };
     let dir = dir();
     let tree = tree_of(dir.path(), &["Docs/one", "docs/two"]);
     let target = mount.path().join("dirs");
@@ -118,9 +115,7 @@ fn directories_and_links_that_the_target_takes_for_one_are_an_error() {
 
 #[test]
 fn what_was_there_before_is_replaced_under_its_own_name_also_where_case_is_ignored() {
-    let Some(mount) = mounted(Lacks { ignores_case: true, ..Lacks::default() }) else {
-        return;
-    };
+    let Some(mount) = mounted(&[Odd::FoldsCase]) else { return };
     let dir = dir();
     let tree = tree_of(dir.path(), &["a", "readme", "sub/b"]);
     let target = mount.path().join("target");
@@ -139,9 +134,8 @@ fn what_was_there_before_is_replaced_under_its_own_name_also_where_case_is_ignor
 
 #[test]
 fn a_copy_that_keeps_what_is_there_needs_no_exclusive_rename_and_no_links() {
-    let lacks = Lacks { has_no_exclusive_rename: true, ..Lacks::default() };
-    for lacks in [lacks, Lacks { has_no_links: true, ..lacks }] {
-        let Some(mount) = mounted(lacks) else { return };
+    for odd in [&[Odd::NoRenameFlags][..], &[Odd::NoRenameFlags, Odd::NoLinks]] {
+        let Some(mount) = mounted(odd) else { return };
         let dir = dir();
         let source = dir.path().join("source");
         std::fs::write(&source, "new").unwrap();
@@ -169,10 +163,11 @@ fn files_are_copied_where_their_attributes_are_refused_and_those_are_named() {
         b"value",
         rustix::fs::XattrFlags::empty(),
     );
-    for (errno, is_silent) in [(Errno::EIO, false), (Errno::EOPNOTSUPP, true)] {
-        let refused = Lacks { attributes: Some(errno), ..Lacks::default() };
-        for lacks in [refused, Lacks { extended: Some(errno), ..refused }] {
-            let Some(mount) = mounted(lacks) else { return };
+    let failing = [Odd::MetadataFails, Odd::AttributesFail];
+    let lacking = [Odd::NoMetadata, Odd::NoAttributes];
+    for (odd, is_silent) in [(failing, false), (lacking, true)] {
+        for odd in [&odd[..1], &odd] {
+            let Some(mount) = mounted(odd) else { return };
             let target = mount.path().join("tree");
             let output = cp(&["-a"], &tree, &target);
             assert_same(&tree.join("large"), &target.join("large"));
@@ -187,7 +182,7 @@ fn files_are_copied_where_their_attributes_are_refused_and_those_are_named() {
             let words = ["cannot keep all attributes of", "the times: ", "EIO", "--no-preserve"];
             assert_failed(&output, &words);
             let text = message(&output);
-            if lacks.extended.is_some() && with_attribute.is_ok() {
+            if odd.contains(&Odd::AttributesFail) && with_attribute.is_ok() {
                 assert!(text.contains("the attribute user.kept"), "{text}");
             }
         }
@@ -196,9 +191,7 @@ fn files_are_copied_where_their_attributes_are_refused_and_those_are_named() {
 
 #[test]
 fn symbolic_links_are_copied_where_they_cannot_be_read_back() {
-    let Some(mount) = mounted(Lacks { hides_links: true, ..Lacks::default() }) else {
-        return;
-    };
+    let Some(mount) = mounted(&[Odd::HidesSymlinks]) else { return };
     let dir = dir();
     let tree = tree_of(dir.path(), &["file"]);
     symlink("/absolute/path", tree.join("link")).unwrap();
@@ -210,9 +203,7 @@ fn symbolic_links_are_copied_where_they_cannot_be_read_back() {
 
 #[test]
 fn a_link_that_is_too_long_is_named_with_its_length_and_leaves_nothing() {
-    let Some(mount) = mounted(Lacks { link_bytes_max: Some(100), ..Lacks::default() }) else {
-        return;
-    };
+    let Some(mount) = mounted(&[Odd::ShortLinks]) else { return };
     let dir = dir();
     let tree = tree_of(dir.path(), &["file"]);
     symlink("x/".repeat(60), tree.join("link")).unwrap();
@@ -223,8 +214,7 @@ fn a_link_that_is_too_long_is_named_with_its_length_and_leaves_nothing() {
 
 #[test]
 fn a_copy_that_no_run_can_resume_says_so() {
-    let lacks = Lacks { extended: Some(Errno::EOPNOTSUPP), ..Lacks::default() };
-    let Some(mount) = mounted(lacks) else { return };
+    let Some(mount) = mounted(&[Odd::NoAttributes]) else { return };
     let dir = dir();
     let source = dir.path().join("source");
     make_file(&source, 1, 3 << 20);
@@ -238,9 +228,7 @@ fn a_copy_that_no_run_can_resume_says_so() {
 
 #[test]
 fn a_temporary_that_cannot_be_opened_again_is_removed() {
-    let Some(mount) = mounted(Lacks { is_written_once: true, ..Lacks::default() }) else {
-        return;
-    };
+    let Some(mount) = mounted(&[Odd::WrittenOnce]) else { return };
     let dir = dir();
     let source = dir.path().join("source");
     make_file(&source, 1, 3 << 20);

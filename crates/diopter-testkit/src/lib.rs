@@ -17,6 +17,6 @@ pub mod altered;
 pub mod machine;
 pub mod zram;
 pub mod ceph;
+mod fuse;
 pub mod slow_fuse;
-pub mod lacking_fuse;
 pub mod odd_fuse;

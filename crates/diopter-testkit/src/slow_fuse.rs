@@ -5,21 +5,20 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{self, AtomicUsize};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
-    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem,
-    FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr,
-    Request, Session, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use crate::machine::{self, Dir};
+use crate::fuse::{Mount, attributes_of, give, lock, read_at, to_usize, write_at};
 
 /// The largest request, and the most that the kernel sends without waiting for their callers.
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -28,13 +27,8 @@ pub const BACKGROUND_MAX: u16 = 64;
 /// How long requests are kept until enough others are there.
 const GATHER_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Threads that take requests out of the kernel: a write's bytes are copied meanwhile.
-const TAKERS: usize = 2;
-
 /// No other process changes anything here, so the kernel may cache it for long.
 const VALID: Duration = Duration::from_secs(3600);
-
-const BLOCK: u32 = 4096;
 
 /// The requests that reached the file system: the length of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,11 +41,9 @@ pub struct Seen {
 
 /// The mounted file system; gone when dropped.
 pub struct SlowMount {
-    session: Option<BackgroundSession>,
+    mount: Mount,
     timer: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
-    at: PathBuf,
-    _dir: Dir,
 }
 
 /// Why FUSE can't be had here.
@@ -62,27 +54,19 @@ pub fn missing() -> Option<String> {
 impl SlowMount {
     /// Mounts an empty one, on which each request takes `mebibyte` for each MiB of its length.
     pub fn new(mebibyte: Duration) -> Result<SlowMount, String> {
-        let say = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-        let dir = Dir::new("slow")?;
-        let at = dir.path().join("mnt");
-        std::fs::create_dir(&at).map_err(say("mount point"))?;
         let shared = Arc::new(Shared::default());
         let (sender, receiver) = channel();
         let files = SlowFiles { mebibyte, shared: Arc::clone(&shared), timer: Mutex::new(sender) };
-        let mut config = Config::default();
-        config.mount_options = vec![MountOption::FSName("diopter-slow".to_owned())];
-        config.n_threads = Some(TAKERS);
-        let session = Session::new(files, &at, &config).map_err(say("mount"))?;
-        let session = session.spawn().map_err(say("thread"))?;
+        let mount = Mount::new("slow", files)?;
         let timer = {
             let shared = Arc::clone(&shared);
             std::thread::spawn(move || respond_in_time(&receiver, &shared))
         };
-        Ok(SlowMount { session: Some(session), timer: Some(timer), shared, at, _dir: dir })
+        Ok(SlowMount { mount, timer: Some(timer), shared })
     }
 
     pub fn path(&self) -> &Path {
-        &self.at
+        self.mount.path()
     }
 
     /// Returns the requests since the last call.
@@ -98,14 +82,8 @@ impl SlowMount {
 
 impl Drop for SlowMount {
     fn drop(&mut self) {
-        // By the program and patiently: an engine's last reference to a file goes after the engine.
-        let unmounted = machine::unmount(&self.at);
-        let joined = self.session.take().map(|session| match unmounted {
-            Ok(()) => session.join().map_err(|error| error.to_string()),
-            // Joining its threads would not end; they end with the process.
-            Err(message) => Err(message),
-        });
-        if let Some(Err(message)) = joined {
+        if let Err(message) = self.mount.end() {
+            // The timer does not end before the threads of the mount.
             eprintln!("{message}");
             return;
         }
@@ -195,10 +173,7 @@ impl Response {
         match self {
             Response::Write { reply, size } => reply.written(size),
             Response::Read { reply, file, offset, size } => {
-                let bytes = lock(&file.bytes);
-                let start = to_usize(offset).min(bytes.len());
-                let end = (start + to_usize(size.into())).min(bytes.len());
-                reply.data(&bytes[start..end]);
+                reply.data(read_at(&lock(&file.bytes), offset, to_usize(size.into())));
             }
         }
     }
@@ -363,15 +338,7 @@ impl Filesystem for SlowFiles {
     ) {
         let Some(file) = self.file(number) else { return reply.error(Errno::ENOENT) };
         let size = u32::try_from(data.len()).expect("a request is small");
-        {
-            let mut bytes = lock(&file.bytes);
-            let start = to_usize(offset);
-            let end = start + data.len();
-            if bytes.len() < end {
-                bytes.resize(end, 0);
-            }
-            bytes[start..end].copy_from_slice(data);
-        }
+        write_at(&mut lock(&file.bytes), offset, data);
         self.later(size, Response::Write { reply, size });
     }
 
@@ -398,17 +365,13 @@ impl Filesystem for SlowFiles {
         size: u32,
         reply: ReplyXattr,
     ) {
-        let Some(file) = self.file(number) else { return reply.error(Errno::ENODATA) };
-        let attribute = lock(&file.attribute);
-        let value = attribute.as_ref().filter(|(found, _)| found == name).map(|(_, value)| value);
-        match value {
-            None => reply.error(Errno::ENODATA),
-            Some(value) if size == 0 => {
-                reply.size(u32::try_from(value.len()).expect("64 KiB at most"));
-            }
-            Some(value) if value.len() > to_usize(size.into()) => reply.error(Errno::ERANGE),
-            Some(value) => reply.data(value),
-        }
+        let get = || {
+            let file = self.file(number).ok_or(Errno::ENODATA)?;
+            let attribute = lock(&file.attribute).clone();
+            let value = attribute.filter(|(found, _)| found == name).map(|(_, value)| value);
+            value.ok_or(Errno::ENODATA)
+        };
+        give(reply, size, get());
     }
 
     /// Memory is there as soon as it is asked for; the kernel knows no extents here.
@@ -462,33 +425,4 @@ impl Filesystem for SlowFiles {
 /// Past the page cache, and writes of one file side by side.
 fn open_flags() -> FopenFlags {
     FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-}
-
-pub(crate) fn attributes_of(number: INodeNo, kind: FileType, perm: u16, size: u64) -> FileAttr {
-    let (time, blocks) = (SystemTime::UNIX_EPOCH, size.div_ceil(512));
-    FileAttr {
-        ino: number,
-        size,
-        blocks,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        crtime: time,
-        kind,
-        perm,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: BLOCK,
-        flags: 0,
-    }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn to_usize(value: u64) -> usize {
-    usize::try_from(value).expect("64-bit only")
 }

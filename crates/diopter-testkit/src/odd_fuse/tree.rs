@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 
-use crate::slow_fuse::attributes_of;
+use crate::fuse::attributes_of;
 
 /// The content of a node.
 pub(super) enum Content {
@@ -88,14 +88,24 @@ impl Tree {
 
     /// Adds a new node under a name that is free.
     pub fn add(&mut self, directory: INodeNo, name: &OsStr, node: Node) -> Result<INodeNo, Errno> {
+        let number = INodeNo(self.next);
+        self.link(number, (directory, name))?;
+        self.nodes.insert(number.0, node);
+        self.next += 1;
+        Ok(number)
+    }
+
+    /// Gives a node a name that is free.
+    pub fn link(
+        &mut self,
+        number: INodeNo,
+        (directory, name): (INodeNo, &OsStr),
+    ) -> Result<(), Errno> {
         if self.find(directory, name).is_ok() {
             return Err(Errno::EEXIST);
         }
-        let number = self.next;
-        self.names(directory)?.insert(name.to_owned(), number);
-        self.nodes.insert(number, node);
-        self.next += 1;
-        Ok(INodeNo(number))
+        self.names(directory)?.insert(name.to_owned(), number.0);
+        Ok(())
     }
 
     /// Removes a name. Its node stays for those who have it open.
@@ -115,12 +125,17 @@ impl Tree {
         (to, new): (INodeNo, &OsStr),
     ) -> Result<(), Errno> {
         let number = self.find(from, old)?;
-        if self.find(to, new).is_ok_and(|there| there != number) {
-            self.remove(to, new)?;
-        }
         let old = self.name_of(from, old)?;
+        // What is replaced keeps its name, as where case is ignored.
+        let new = match self.name_of(to, new) {
+            Ok(there) => {
+                self.remove(to, &there)?;
+                there
+            }
+            Err(_) => new.to_owned(),
+        };
         self.names(from)?.remove(&old);
-        self.names(to)?.insert(new.to_owned(), number.0);
+        self.names(to)?.insert(new, number.0);
         Ok(())
     }
 
@@ -134,6 +149,15 @@ impl Tree {
         names.into_iter().map(entry).collect()
     }
 
+    fn count_names(&self, number: INodeNo) -> u32 {
+        let directories = self.nodes.values().filter_map(|node| match &node.content {
+            Content::Directory(names) => Some(names),
+            Content::File(_) | Content::Link(_) => None,
+        });
+        let names = directories.flat_map(BTreeMap::values).filter(|it| **it == number.0);
+        u32::try_from(names.count()).expect("few")
+    }
+
     /// Returns the attributes of a node; a file is said to have as many bytes as `size` makes of
     /// those that it has.
     pub fn attributes(
@@ -144,10 +168,15 @@ impl Tree {
         let node = self.node(number)?;
         let bytes = match &node.content {
             Content::File(bytes) => size(u64::try_from(bytes.len()).expect("64-bit only")),
-            Content::Directory(_) | Content::Link(_) => 0,
+            Content::Link(leads_to) => u64::try_from(leads_to.as_os_str().len()).expect("short"),
+            Content::Directory(_) => 0,
         };
         let attributes = attributes_of(number, node.kind(), node.mode, bytes);
         let ((uid, gid), [atime, mtime]) = (node.owner, node.times);
-        Ok(FileAttr { uid, gid, atime, mtime, ..attributes })
+        let nlink = match node.kind() {
+            FileType::Directory => attributes.nlink,
+            _ => self.count_names(number),
+        };
+        Ok(FileAttr { nlink, uid, gid, atime, mtime, ..attributes })
     }
 }
