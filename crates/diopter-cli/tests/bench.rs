@@ -260,9 +260,9 @@ fn a_job_file_of_fio_runs_as_it_is() {
 #[test]
 fn a_job_file_writes_no_file_without_permission() {
     let dir = dir();
-    let text = "[a]\nrw=randwrite\nbs=4k\ndirect=1\nfilename=../mine/old.dat\nruntime=50ms\n\
+    let text = "[a]\nrw=randwrite\nbs=4k\ndirect=1\nfilename=mine/old.dat\nruntime=50ms\n\
                 time_based\n";
-    let (own, mine) = (dir.path().join("own"), dir.path().join("mine"));
+    let (own, mine) = (dir.path().join("own"), dir.path().join("own/mine"));
     std::fs::create_dir(&own).unwrap();
     std::fs::create_dir(&mine).unwrap();
     let content = vec![7; 1 << 20];
@@ -275,10 +275,10 @@ fn a_job_file_writes_no_file_without_permission() {
     assert!(message.contains("name it on the command line with --overwrite"), "{message}");
     assert!(message.contains("(--job FILE TARGET, one run for each target)"), "{message}");
     assert_eq!(std::fs::read(mine.join("old.dat")).unwrap(), content);
-    let named = ["--job=a.fio", "../mine/old.dat", "--rounds=2", "--warmup=5ms", "--overwrite"];
+    let named = ["--job=a.fio", "mine/old.dat", "--rounds=2", "--warmup=5ms", "--overwrite"];
     measured(&own, &[&named[..], &["--quiet"]].concat());
     assert_ne!(std::fs::read(mine.join("old.dat")).unwrap(), content);
-    let null = text.replace("../mine/old.dat", "/dev/null\nsize=1m");
+    let null = text.replace("mine/old.dat", "/dev/null\nsize=1m");
     std::fs::write(own.join("b.fio"), null).unwrap();
     let message = refusal(&own, &["b.fio", "--rounds=2", "--overwrite"]);
     assert!(message.contains("/dev/null"), "{message}");
@@ -291,6 +291,52 @@ fn a_job_file_writes_no_file_without_permission() {
     std::fs::write(own.join("e.fio"), "[e]\nsize=1m\nbs=\u{1b}[2J\n").unwrap();
     let message = refusal(&own, &["e.fio"]);
     assert!(!message.contains('\u{1b}') && message.contains("e.fio:3: bs="), "{message}");
+}
+
+#[test]
+fn a_job_file_names_nothing_outside_of_its_directory_and_the_current_one() {
+    let dir = dir();
+    let [jobs, here, outside] = ["jobs", "here", "outside"].map(|name| dir.path().join(name));
+    for path in [&jobs, &here, &outside] {
+        std::fs::create_dir(path).unwrap();
+        std::fs::write(path.join("old.dat"), vec![7; 1 << 20]).unwrap();
+    }
+    std::os::unix::fs::symlink(&outside, here.join("away")).unwrap();
+    let write = |place: &str| {
+        let text = "rw=randread\nbs=4k\ndirect=1\nsize=1m\nruntime=20ms\ntime_based\n";
+        std::fs::write(jobs.join("a.fio"), format!("[a]\n{text}{place}\n")).unwrap();
+    };
+    let job = ["../jobs/a.fio", "--rounds=2", "--warmup=1ms", "--quiet"];
+    let shown = outside.display();
+    for place in [
+        "directory=../outside".to_owned(),
+        "filename=../outside/old.dat".to_owned(),
+        "filename=../outside/new.dat".to_owned(),
+        format!("directory={shown}"),
+        format!("directory={shown}\nfilename=old.dat"),
+        format!("filename={shown}/old.dat"),
+        "directory=away".to_owned(),
+        "filename=away/old.dat".to_owned(),
+    ] {
+        write(&place);
+        let message = refusal(&here, &job);
+        assert!(message.contains("a.fio: job `a`: "), "{place}: {message}");
+        assert!(message.contains("is outside of the directory of the job file"), "{message}");
+        assert!(message.contains("(--job FILE TARGET, "), "{place}: {message}");
+    }
+    measured(
+        &here,
+        &["--job=../jobs/a.fio", "../outside", "--rounds=2", "--warmup=1ms", "--quiet"],
+    );
+    for place in [
+        format!("directory={}", jobs.display()),
+        format!("filename={}/old.dat", here.display()),
+        "filename=old.dat".to_owned(),
+        "filename=../jobs/old.dat".to_owned(),
+    ] {
+        write(&place);
+        measured(&here, &job);
+    }
 }
 
 #[test]

@@ -61,8 +61,9 @@ pub struct BenchArgs {
     pub quick: bool,
     /// A built-in job, or a job file of fio
     ///
-    /// A job file runs on the files, devices and directories that it names, unless DIR|NAME is
-    /// given too. An option that is not supported is an error with its file and line.
+    /// A job file runs on the files and directories that it names, in its own directory or the
+    /// current one, unless DIR|NAME is given too. An option that is not supported is an error with
+    /// its file and line.
     #[arg(long, value_name = "JOB|FILE")]
     pub job: Option<PathBuf>,
     /// read, write, randread, randwrite, rw, randrw [default: randread,randwrite]

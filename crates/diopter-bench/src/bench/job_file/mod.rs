@@ -8,7 +8,7 @@ mod values;
 mod section;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use diopter_text::untrusted;
 pub use section::FileJob;
@@ -29,6 +29,8 @@ const NAME_BYTES_MAX: usize = 255;
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFile {
     pub jobs: Vec<FileJob>,
+    /// The directory of the file, without links; none for a text.
+    pub home: Option<PathBuf>,
     /// Differences from a run by fio, for the user.
     pub notes: Vec<String>,
 }
@@ -44,7 +46,8 @@ enum Line<'a> {
 /// # Errors
 /// The file and line, what is wrong with it, and what to do.
 pub fn read(path: &Path) -> Result<JobFile, String> {
-    jobs(&source::lines_of_file(path)?, &untrusted::name(path))
+    let (lines, home) = source::lines_of_file(path)?;
+    Ok(JobFile { home, ..jobs(&lines, &untrusted::name(path))? })
 }
 
 /// Reads a job file from a text, which can include no file.
@@ -105,7 +108,7 @@ fn jobs(lines: &[SourceLine], file: &str) -> Result<JobFile, String> {
         let names = ignored.into_iter().collect::<Vec<_>>().join(", ");
         notes.insert(format!("no effect in dio bench: {names}"));
     }
-    Ok(JobFile { jobs, notes: notes.into_iter().collect() })
+    Ok(JobFile { jobs, home: None, notes: notes.into_iter().collect() })
 }
 
 fn line_of(line: &str) -> Result<Line<'_>, String> {

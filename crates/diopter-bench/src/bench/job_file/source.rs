@@ -97,14 +97,15 @@ impl Reader {
     }
 }
 
-/// Returns the lines of a file, with included ones in their places.
+/// Returns the lines of a file, with included ones in their places, and the directory of the file,
+/// without links.
 ///
 /// # Errors
 /// The file cannot be read, or exceeds a limit.
-pub fn lines_of_file(path: &Path) -> Result<Vec<SourceLine>, String> {
+pub fn lines_of_file(path: &Path) -> Result<(Vec<SourceLine>, Option<PathBuf>), String> {
     let mut reader = Reader::new();
     reader.read(path)?;
-    Ok(reader.lines)
+    Ok((reader.lines, reader.home))
 }
 
 /// Returns the lines of a text, which can include no file.

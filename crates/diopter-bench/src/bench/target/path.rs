@@ -135,6 +135,31 @@ impl TargetPath {
         }
     }
 
+    /// Fails if a job file may not name it: it is in none of these directories, whose names have no
+    /// links. The name of what is held counts, whatever links led to it.
+    ///
+    /// # Errors
+    /// What it is, and what to do.
+    pub fn check_within(&self, homes: &[PathBuf]) -> Result<(), String> {
+        let shown = self.shown();
+        let is_within = match self {
+            TargetPath::Dir(held) | TargetPath::File(held) | TargetPath::Device(held) => {
+                let found = fs::canonicalize(held.path());
+                let found = found.map_err(|error| format!("{shown}: {error}; name it again"))?;
+                homes.iter().any(|home| found.starts_with(home))
+            }
+            TargetPath::Objects(_) => false,
+        };
+        if is_within {
+            return Ok(());
+        }
+        Err(format!(
+            "{shown} is outside of the directory of the job file and of the current one, and a job \
+             file names nothing there; name it on the command line (--job FILE TARGET, one run for \
+             each target)"
+        ))
+    }
+
     /// Returns the name for messages.
     #[must_use]
     pub fn shown(&self) -> String {

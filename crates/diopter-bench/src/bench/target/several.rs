@@ -21,12 +21,18 @@ impl Targets {
         Targets { all: vec![target], of_row: Vec::new(), current: 0 }
     }
 
-    /// Prepares the target of each job: `places` has a path for each, which a job file names, and
-    /// which gives no permission to overwrite. Nothing is written before all of them were checked.
+    /// Prepares the target of each job: `places` has a path for each, which a job file names in one
+    /// of the directories `homes`, and which gives no permission to overwrite. Nothing is written
+    /// before all of them were checked.
     ///
     /// # Errors
-    /// As [`BenchTarget::new`].
-    pub fn of_each(places: &[PathBuf], jobs: &[Job], stop: &Stop) -> Result<Targets, String> {
+    /// As [`TargetPath::check_within`] and [`BenchTarget::new`].
+    pub fn of_each(
+        places: &[PathBuf],
+        jobs: &[Job],
+        homes: &[PathBuf],
+        stop: &Stop,
+    ) -> Result<Targets, String> {
         let mut paths: Vec<(PathBuf, Vec<Job>)> = Vec::new();
         let mut of_row = Vec::new();
         for (place, job) in places.iter().zip(jobs) {
@@ -41,11 +47,10 @@ impl Targets {
             of_row.push(at);
         }
         let target = |(path, jobs): &(PathBuf, Vec<Job>)| {
-            BenchTarget::new(
-                TargetPath::of(path)?,
-                jobs,
-                (Overwrite::NotByJobFile, Stop::clone(stop)),
-            )
+            let named = TargetPath::of(path)?;
+            // Again, as its name may lead elsewhere since the job file was read.
+            named.check_within(homes)?;
+            BenchTarget::new(named, jobs, (Overwrite::NotByJobFile, Stop::clone(stop)))
         };
         let all = paths.iter().map(target).collect::<Result<Vec<BenchTarget>, String>>()?;
         Ok(Targets { all, of_row, current: 0 })
@@ -74,5 +79,40 @@ impl Targets {
     /// Returns the target of the current row.
     pub fn current(&mut self) -> &mut BenchTarget {
         &mut self.all[self.current]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::bench::builtin;
+
+    #[test]
+    fn a_place_that_leads_elsewhere_by_now_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let [home, other] = ["home", "other"].map(|name| root.join(name));
+        for path in [&home, &other] {
+            std::fs::create_dir(path).unwrap();
+        }
+        let place = home.join("place");
+        let stop: Stop = Arc::new(|| false);
+        let jobs = [Job { size: 1 << 20, ..builtin::base() }];
+        let of_place = || {
+            Targets::of_each(
+                std::slice::from_ref(&place),
+                &jobs,
+                std::slice::from_ref(&home),
+                &stop,
+            )
+        };
+        std::fs::create_dir(&place).unwrap();
+        assert!(of_place().is_ok());
+        std::fs::remove_dir(&place).unwrap();
+        std::os::unix::fs::symlink(&other, &place).unwrap();
+        let why = of_place().map(drop).unwrap_err();
+        assert!(why.contains("other is outside of the directory of the job file"), "{why}");
     }
 }

@@ -64,7 +64,7 @@ pub fn json_schema() -> schemars::Schema {
 
 fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, String> {
     let backends: Vec<&str> = backends.iter().map(|kind| kind.name()).collect();
-    let Planned { plan, name, notes } = plan::plan(args, &backends)?;
+    let Planned { plan, name, homes, notes } = plan::plan(args, &backends)?;
     if !args.quiet {
         notes.iter().for_each(|note| log::say(&format!("note: {note}")));
     }
@@ -76,7 +76,7 @@ fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, 
         let overwrite = if args.overwrite { Overwrite::Allowed } else { Overwrite::NotAllowed };
         Targets::one(BenchTarget::new(path, &plan.jobs, (overwrite, stop))?)
     } else {
-        Targets::of_each(&plan.places, &plan.jobs, &stop)?
+        Targets::of_each(&plan.places, &plan.jobs, &homes, &stop)?
     };
     let held = targets.held();
     let path = result_path(args)?;

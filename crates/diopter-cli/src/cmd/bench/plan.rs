@@ -7,7 +7,7 @@ use diopter_bench::bench::builtin::{self, Builtin};
 use diopter_bench::bench::job_file::{self, FileJob, is_job_file, looks_like_job_file};
 use diopter_bench::bench::plan::{Axes, Plan, PlannedColumn, jobs, number_duplicates};
 use diopter_bench::bench::round::version_of;
-use diopter_bench::bench::target::size_of;
+use diopter_bench::bench::target::{TargetPath, size_of};
 use diopter_bench::compare::ROUNDS_DEFAULT;
 use diopter_bench::document::{Job, Span};
 use diopter_text::untrusted;
@@ -26,6 +26,8 @@ pub struct Planned {
     pub plan: Plan,
     /// The target of jobs without a place.
     pub name: PathBuf,
+    /// The directories in which a job file names places.
+    pub homes: Vec<PathBuf>,
     pub notes: Vec<String>,
 }
 
@@ -43,6 +45,7 @@ struct Draft {
     warmup_ns: Option<u64>,
     /// The ioengine of a job file, for `--with fio`.
     ioengine: Option<String>,
+    homes: Vec<PathBuf>,
     notes: Vec<String>,
 }
 
@@ -68,7 +71,7 @@ pub fn plan(args: &BenchArgs, backends: &[&str]) -> Result<Planned, String> {
     let name = named.target.unwrap_or(Path::new(".")).to_owned();
     let seed = args.seed.unwrap_or(SEED);
     let mut plan = Plan { rounds, seed, effect_floor: args.floor, ..Plan::default() };
-    let mut notes = Vec::new();
+    let (mut homes, mut notes) = (Vec::new(), Vec::new());
     if args.quick {
         quick(&mut plan, args, backends)?;
     } else {
@@ -82,13 +85,13 @@ pub fn plan(args: &BenchArgs, backends: &[&str]) -> Result<Planned, String> {
             plan.places = draft.parts.iter().flat_map(each).collect();
         }
         plan.jobs = draft.parts.iter().flat_map(|part| rows(part, seed)).collect();
-        notes = draft.notes;
+        (homes, notes) = (draft.homes, draft.notes);
     }
     if let Some(engine) = args.with.first() {
         version_of("fio").map_err(|why| format!("--with fio:{engine}: {why}"))?;
     }
     plan.check()?;
-    Ok(Planned { plan, name, notes })
+    Ok(Planned { plan, name, homes, notes })
 }
 
 impl Named<'_> {
@@ -155,6 +158,7 @@ fn draft(args: &BenchArgs, named: &Named<'_>, rounds: u32) -> Result<Draft, Stri
         presets,
         warmup_ns: None,
         ioengine: None,
+        homes: Vec::new(),
         notes: Vec::new(),
     };
     let builtin = named.job.and_then(Path::to_str).and_then(Builtin::named);
@@ -228,10 +232,18 @@ fn of_file(name: &Path, target: Option<&Path>, args: &BenchArgs) -> Result<Draft
         return Err(format!("--job {shown}: no such file; the built-in jobs are {names}"));
     }
     let file = job_file::read(name)?;
+    let here = std::env::current_dir()
+        .map_err(|error| format!("current directory: {error}; change to another one"))?;
+    let homes: Vec<PathBuf> = file.home.into_iter().chain([here]).collect();
     let mut notes: Vec<String> = Vec::new();
     let mut parts = Vec::new();
     for job in &file.jobs {
         let place = place_of(job, target, &mut notes)?;
+        if let Some(place) = &place {
+            TargetPath::of(place)?
+                .check_within(&homes)
+                .map_err(|why| format!("{shown}: job `{}`: {why}", job.name))?;
+        }
         let at = place.as_deref().or(target);
         let whole = args.size.first().copied().or_else(|| at.and_then(size_of));
         let base = job.sized(whole).map_err(|why| format!("{shown}: {why}"))?;
@@ -246,6 +258,7 @@ fn of_file(name: &Path, target: Option<&Path>, args: &BenchArgs) -> Result<Draft
         presets: vec!["diopter"],
         warmup_ns,
         ioengine: ioengine_of(&file.jobs, args)?,
+        homes,
         notes: notes.iter().map(|note| format!("{shown}: {note}")).collect(),
     })
 }
