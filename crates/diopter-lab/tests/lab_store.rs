@@ -382,11 +382,13 @@ fn a_cache_that_others_may_write_or_own_is_refused() {
         return skip(Capability::Root, "only root gives directories to other users");
     }
     std::os::unix::fs::chown(bench.cache(), Some(65_534), None).unwrap();
-    assert!(refusal(&bench).contains("its owner is user 65534"), "{}", refusal(&bench));
+    assert!(refusal(&bench).contains("it belongs to user 65534"), "{}", refusal(&bench));
     std::os::unix::fs::chown(bench.cache(), Some(0), None).unwrap();
     let above = bench.dir.path();
     mode(above, 0o777);
-    assert!(refusal(&bench).contains("may replace"), "{}", refusal(&bench));
+    let message = refusal(&bench);
+    let expected = format!("{}: other users may write to it (mode 0777)", above.display());
+    assert!(message.contains(&expected), "{message}");
     mode(above, 0o700);
     drop(bench.store());
 }

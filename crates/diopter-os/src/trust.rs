@@ -121,15 +121,29 @@ impl Refusal {
 /// may write to; for a file that is not a regular one, which is not opened; with the errno of
 /// open(2).
 pub fn open(path: &Path) -> Result<File, Refusal> {
-    let refused = |why| Refusal { path: path.to_owned(), why };
-    let found = walk(path, Rule::Decides)?;
-    let stat = stat_of(&found).map_err(|errno| refused(Why::System(errno)))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(refused(Why::NotRegular));
-    }
-    judge(&found, &stat, false).map_err(refused)?;
+    let found = deciding(path, FileType::RegularFile, Why::NotRegular)?;
     let opened = crate::file::reopen_buffered(found.as_fd(), true, false);
-    opened.map(File::from).map_err(|errno| refused(Why::System(errno)))
+    opened.map(File::from).map_err(|errno| refusal(path, Why::System(errno)))
+}
+
+/// Holds a directory, if what is in it may decide something for this user. No other user makes
+/// names in it: a sticky directory such as /tmp is refused.
+///
+/// # Errors
+///
+/// As [`open`]; with ENOTDIR for what is not a directory.
+pub fn hold_directory(path: &Path) -> Result<OwnedFd, Refusal> {
+    deciding(path, FileType::Directory, Why::System(Errno::ENOTDIR))
+}
+
+/// Checks that an open file may decide by its owner and its writers, whatever names led to it.
+///
+/// # Errors
+///
+/// Fails with [`Why::Owner`] and [`Why::Writers`], and with the errno of fstat(2).
+pub fn check_open(file: impl AsFd) -> Result<(), Why> {
+    let stat = stat_of(&file).map_err(Why::System)?;
+    judge(file, &stat, false)
 }
 
 /// Links and directories that a held name may lead through.
@@ -230,12 +244,24 @@ fn refusal(path: &Path, why: Why) -> Refusal {
     Refusal { path: path.to_owned(), why }
 }
 
-fn stat_of(fd: &OwnedFd) -> Result<Stat, Errno> {
+fn stat_of(fd: impl AsFd) -> Result<Stat, Errno> {
     Ok(rustix::fs::fstat(fd)?)
 }
 
+/// Resolves a name, and holds what it leads to if that is of this type and may decide.
+fn deciding(path: &Path, kind: FileType, otherwise: Why) -> Result<OwnedFd, Refusal> {
+    let refused = |why| refusal(path, why);
+    let found = walk(path, Rule::Decides)?;
+    let stat = stat_of(&found).map_err(|errno| refused(Why::System(errno)))?;
+    if FileType::from_raw_mode(stat.st_mode) != kind {
+        return Err(refused(otherwise));
+    }
+    judge(&found, &stat, false).map_err(refused)?;
+    Ok(found)
+}
+
 /// Fails for what another user owns, or may write to.
-fn judge(fd: &OwnedFd, stat: &Stat, is_directory: bool) -> Result<(), Why> {
+fn judge(fd: impl AsFd, stat: &Stat, is_directory: bool) -> Result<(), Why> {
     if stat.st_uid != 0 && stat.st_uid != effective_user() {
         return Err(Why::Owner(stat.st_uid));
     }

@@ -80,6 +80,40 @@ fn each_directory_above_decides_too_and_a_sticky_one_may_be_open() {
     assert!(text.starts_with(&format!("{}: it belongs to user 54321", above.display())), "{text}");
 }
 
+#[test]
+fn a_directory_decides_only_if_no_other_user_makes_names_in_it() {
+    let Some(ground) = ground() else { return };
+    let (dir, named) = (ground.at.path().join("dir"), ground.at.path().join("link"));
+    fs::create_dir(&dir).unwrap();
+    symlink(&dir, &named).unwrap();
+    set(&dir, 0o755);
+    assert!(hold_directory(&dir).is_ok() && hold_directory(&named).is_ok());
+    for mode in [0o777, 0o1777] {
+        set(&dir, mode);
+        let expected = Refusal { path: dir.clone(), why: Why::Writers(mode) };
+        assert_eq!(hold_directory(&dir).map(drop), Err(expected));
+    }
+    set(&dir, 0o755);
+    let why_of = |path: &Path| hold_directory(path).map(drop).unwrap_err();
+    assert_eq!(why_of(&ground.file).why, Why::System(Errno::ENOTDIR));
+    give(&named);
+    assert_eq!(why_of(&named), Refusal { path: named.clone(), why: Why::Owner(OTHER) });
+    give(&dir);
+    assert_eq!(why_of(&dir).why, Why::Owner(OTHER));
+}
+
+#[test]
+fn an_open_file_is_judged_without_its_names() {
+    let Some(ground) = ground() else { return };
+    set(ground.at.path(), 0o777);
+    let file = fs::File::open(&ground.file).unwrap();
+    assert_eq!(check_open(&file), Ok(()));
+    set(&ground.file, 0o646);
+    assert_eq!(check_open(&file), Err(Why::Writers(0o646)));
+    give(&ground.file);
+    assert_eq!(check_open(&file), Err(Why::Owner(OTHER)));
+}
+
 /// An access list that gives write permission to another user.
 fn list_for_another() -> Vec<u8> {
     let entries = [(1, 7, u32::MAX), (2, 7, OTHER), (4, 5, u32::MAX), (16, 7, u32::MAX)];
