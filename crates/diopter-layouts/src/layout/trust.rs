@@ -3,7 +3,9 @@
 //! A manifest names files and devices, and content alone proves nothing: a download, an archive or
 //! another user can bring any content. So a manifest has a mark, an extended attribute that is
 //! valid only for this inode on this file system and this uuid, and that no copy carries along. The
-//! mark is necessary and gives no rights: the rules of ownership hold as well.
+//! mark is necessary and gives no rights: the rules of ownership hold as well. Those of one file
+//! are `diopter_os::trust`'s. The directories above are not asked: a user who renames there leads a
+//! name to another manifest at most, for which the same rules hold.
 
 use std::fs::{File, Permissions};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,6 +14,7 @@ use std::path::Path;
 
 use diopter_os::dir::errno_of;
 use diopter_os::ids::effective_user;
+use diopter_os::trust::{self, Why};
 use diopter_os::{Errno, file_system, xattr};
 
 use super::{
@@ -25,8 +28,7 @@ pub const MANIFEST_ATTRIBUTE: &str = "user.diopter.manifest";
 /// Mode bits of directories in which other users create names too.
 const SHARED_BITS: u32 = 0o1002;
 
-/// Write permissions that only the owner of a manifest may have. Those of an access control list
-/// show in the bits of the group.
+/// Write permissions that a new manifest does not have.
 pub(super) const WRITABLE_BITS: u32 = 0o022;
 
 const ADOPT: &str = "mark manifest";
@@ -116,23 +118,20 @@ impl Layout {
     /// user owns or can write to, because that user could make it name a file that only root may
     /// read.
     pub(super) fn check_read(&self, what: &'static str) -> Result<(), LayoutError> {
-        let owner = self.document.owner;
-        if effective_user() != 0 {
-            return Ok(());
-        }
-        if owner != 0 {
-            return Err(LayoutError::new(LayoutErrorKind::NotOwned { owner }, what, &self.path));
-        }
-        self.check_writers(what)
+        if effective_user() == 0 { self.check_decides(what) } else { Ok(()) }
     }
 
-    /// Fails for a manifest that users other than its owner can write to.
-    fn check_writers(&self, what: &'static str) -> Result<(), LayoutError> {
-        let mode = self.document.mode & 0o777;
-        if mode & WRITABLE_BITS == 0 {
-            return Ok(());
-        }
-        Err(LayoutError::new(LayoutErrorKind::Writable { mode }, what, &self.path))
+    /// Fails for a manifest of another user but root, and for one that others can write to.
+    fn check_decides(&self, what: &'static str) -> Result<(), LayoutError> {
+        let kind = match trust::check_open(&self.file) {
+            Ok(()) => return Ok(()),
+            Err(Why::Owner(owner)) => LayoutErrorKind::NotOwned { owner },
+            Err(Why::Writers(mode)) => LayoutErrorKind::Writable { mode },
+            Err(Why::System(errno)) => return Err(system(what, &self.path)(errno)),
+            // The others are of names.
+            Err(_) => LayoutErrorKind::NotAManifest,
+        };
+        Err(LayoutError::new(kind, what, &self.path))
     }
 
     /// Fails for a manifest through which the caller should not make changes: they would write to
@@ -140,17 +139,13 @@ impl Layout {
     pub(super) fn check_change(&self, what: &'static str) -> Result<(), LayoutError> {
         let fail = |kind| LayoutError::new(kind, what, &self.path);
         let owner = self.document.owner;
-        let user = effective_user();
-        if owner != user && owner != 0 {
-            return Err(fail(LayoutErrorKind::NotOwned { owner }));
-        }
-        self.check_writers(what)?;
+        self.check_decides(what)?;
         if self.document.names > 1 {
             let why = "the manifest has several names (hard links), of which a change keeps one";
             return Err(fail(LayoutErrorKind::Exposed(why)));
         }
         let mode = self.directory.mode().map_err(system(what, &self.path))?;
-        if owner != user && mode & SHARED_BITS != 0 {
+        if owner != effective_user() && mode & SHARED_BITS != 0 {
             let why = "the manifest is root's and other users make files in its directory";
             return Err(fail(LayoutErrorKind::Exposed(why)));
         }
@@ -168,10 +163,10 @@ impl Layout {
         if object.is_beside_manifest() {
             return Ok(());
         }
-        if ![0, effective_user()].contains(&self.document.owner) {
-            return Err(fail(LayoutErrorKind::NotAllowed { owner: self.document.owner }));
-        }
-        self.check_writers(what)?;
+        self.check_decides(what).map_err(|error| match error.kind {
+            LayoutErrorKind::NotOwned { owner } => fail(LayoutErrorKind::NotAllowed { owner }),
+            _ => error,
+        })?;
         if !self.is_marked {
             return Err(LayoutError::new(LayoutErrorKind::NotMarked, what, &self.path));
         }
