@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::dir::Dir;
+
 /// The source of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceIdKind {
@@ -90,8 +92,9 @@ pub fn find(id: &DeviceId, size: u64) -> Option<PathBuf> {
 }
 
 fn find_in(devices: &Path, id: &DeviceId, size: u64) -> Option<PathBuf> {
-    let dirs = fs::read_dir(devices).ok()?.flatten().take(DEVICES_MAX);
-    let mut found = dirs.map(|entry| entry.path()).filter(|dir| {
+    let names = Dir::open(devices).and_then(|dir| dir.names()).ok()?;
+    let dirs = names.into_iter().take(DEVICES_MAX).map(|name| devices.join(name));
+    let mut found = dirs.filter(|dir| {
         let sectors = line_of(&dir.join("size")).and_then(|line| line.parse::<u64>().ok());
         sectors.and_then(|n| n.checked_mul(512)) == Some(size) && ids_in(dir).contains(id)
     });

@@ -86,8 +86,8 @@ pub mod uring;
 
 pub mod access;
 pub mod bpf;
-pub mod device;
 pub mod dir;
+pub mod device;
 pub mod fiemap;
 pub mod file_system;
 pub mod handle;

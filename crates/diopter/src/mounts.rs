@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use diopter_os::dir::Dir;
+
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
@@ -87,11 +89,10 @@ fn unescaped(word: &str) -> PathBuf {
 /// Returns "major:minor" of the device and of its partitions, from sysfs.
 fn numbers_of(device: u64) -> Vec<String> {
     let own = number_text(device);
-    let Ok(entries) = std::fs::read_dir(Path::new("/sys/dev/block").join(&own)) else {
-        return vec![own];
-    };
-    let partitions = entries.filter_map(|entry| {
-        let dir = entry.ok()?.path();
+    let disk = Path::new("/sys/dev/block").join(&own);
+    let names = Dir::open(&disk).and_then(|dir| dir.names());
+    let partitions = names.into_iter().flatten().filter_map(|name| {
+        let dir = disk.join(name);
         dir.join("partition").exists().then_some(())?;
         Some(std::fs::read_to_string(dir.join("dev")).ok()?.trim().to_owned())
     });

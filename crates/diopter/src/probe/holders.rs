@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use diopter_os::dir::Dir;
+
 use crate::mounts;
 
 /// Returns the mount points of a block device and of its partitions.
@@ -14,8 +16,8 @@ pub(crate) fn mounts_of(device: u64) -> Vec<PathBuf> {
 /// Returns the loop devices over a regular file, by name: `loop0`. Those whose file this process
 /// cannot examine are left out.
 pub(crate) fn loops_over(file: &std::fs::Metadata) -> Vec<String> {
-    let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let names = Dir::open(Path::new("/sys/block")).and_then(|dir| dir.names());
+    let names = names.into_iter().flatten().filter_map(|name| name.into_string().ok());
     names.filter(|name| name.starts_with("loop") && is_over(name, file)).collect()
 }
 
