@@ -148,7 +148,8 @@ impl LoopEngine {
         let made = py.detach(|| {
             drop_retired();
             let made = Engine::new(backend::options())?;
-            made.event_fd().map_err(|errno| Failure::new(errno.raw(), errno.to_string()))?;
+            made.event_fd()
+                .map_err(|errno| Failure::new(errno.raw(), format!("no eventfd: {errno}")))?;
             let state = State {
                 engine: made,
                 generation: fork::generation(),
