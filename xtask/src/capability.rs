@@ -76,6 +76,7 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         | Capability::Lintian
         | Capability::Mmdebstrap
         | Capability::Minisign
+        | Capability::Python
         | Capability::Strace => installed(capability.name()),
         Capability::Clang => installed("clang"),
         Capability::Lld => installed("ld.lld"),

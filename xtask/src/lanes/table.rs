@@ -324,12 +324,18 @@ pub const LANES: &[Lane] = &[
         ..plain("run", 120, &[test(&["test", "-p", "diopter-preload", "--test", "all"])])
     },
     Lane {
-        needs: &[Capability::Loop, Capability::Ext4, Capability::Cc],
+        needs: &[Capability::Loop, Capability::Ext4, Capability::Cc, Capability::Python],
         uses: &[Capability::Uring, Capability::Aio, Capability::Strace],
         ..plain("refused", 65, &[test(REFUSED)])
     },
     Lane {
-        needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs, Capability::Cc],
+        needs: &[
+            Capability::Loop,
+            Capability::Ext4,
+            Capability::Xfs,
+            Capability::Cc,
+            Capability::Python,
+        ],
         uses: &[Capability::Btrfs, Capability::Uring, Capability::Aio],
         ..plain("full", 60, &[test(FULL)])
     },

@@ -7,11 +7,17 @@ use std::process::{Command, Output};
 use diopter_testkit::files;
 use tempfile::TempDir;
 
+use crate::ground::files_below;
+
 /// The programs and libraries of the doors.
 pub struct Built {
     pub dio: PathBuf,
     pub rust: PathBuf,
     pub c: PathBuf,
+    pub store: PathBuf,
+    /// The interpreter, and the directory of the package's modules.
+    pub python: PathBuf,
+    pub modules: PathBuf,
     pub launcher: PathBuf,
     pub from_main: PathBuf,
     pub preload: PathBuf,
@@ -22,8 +28,11 @@ impl Built {
     /// Builds everything; a failure is that of the compiler.
     pub fn new() -> Built {
         // Together as the tests of each build them, so that none of it is built for this alone.
-        let programs = cargo(&["diopter-cli", "diopter-preload"]);
-        cargo(&["diopter-c"]);
+        let programs = cargo("Cargo.toml", "", &["-p", "diopter-cli", "-p", "diopter-preload"]);
+        cargo("Cargo.toml", "", &["-p", "diopter-c"]);
+        let example = ["--example", "diopter-store-door"];
+        let store = cargo("bindings/object-store/Cargo.toml", "object-store", &example);
+        let extension = cargo("bindings/python/Cargo.toml", "python", &["--lib"]);
         let dir = files::dir();
         let compiled = |source: &str, name: &str, options: &[&OsStr]| {
             let to = dir.path().join(name);
@@ -37,10 +46,21 @@ impl Built {
         let libraries = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"].map(OsStr::new);
         let linked = [OsStr::new("-I"), include.as_os_str(), archive.as_os_str()];
         let shared = ["-shared", "-fPIC", "-DFROM_MAIN"].map(OsStr::new);
+        let modules = dir.path().join("modules");
+        let package = modules.join("diopter_io");
+        std::fs::create_dir_all(&package).unwrap();
+        for source in files_below(&root().join("bindings/python/python/diopter_io")) {
+            std::fs::copy(&source, package.join(source.file_name().expect("a file"))).unwrap();
+        }
+        std::fs::copy(extension.join("libdiopter_python.so"), package.join("_native.abi3.so"))
+            .unwrap();
         Built {
             dio: programs.join("dio"),
             rust: env!("CARGO_BIN_EXE_diopter-door").into(),
             c: compiled("door.c", "door", &[&linked[..], &libraries].concat()),
+            store: store.join("examples/diopter-store-door"),
+            python: python(),
+            modules,
             launcher: compiled("launcher.c", "launcher", &[]),
             from_main: compiled("launcher.c", "from-main.so", &shared),
             preload: programs.join("libdiopter_preload.so"),
@@ -53,19 +73,31 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Builds packages as this test was built, and returns the directory of what was built.
-fn cargo(packages: &[&str]) -> PathBuf {
+fn root() -> PathBuf {
+    here().join("../..")
+}
+
+/// The program of the interpreter: the one that is found may be a script that looks for it.
+fn python() -> PathBuf {
+    let mut python = Command::new("python3");
+    let output = succeeds(python.args(["-c", "import sys; print(sys.executable)"]));
+    String::from_utf8_lossy(&output.stdout).trim().into()
+}
+
+/// Builds a part of a workspace as this test was built, below the target directory where the lane
+/// of the workspace has it, and returns the directory of what was built.
+fn cargo(manifest: &str, below: &str, what: &[&str]) -> PathBuf {
     let directory = files::on_disk().parent().expect("a profile's directory").to_owned();
-    let profile = directory.file_name().and_then(OsStr::to_str).expect("a profile's name");
+    let name = directory.file_name().expect("a profile's name");
+    let profile = name.to_str().expect("UTF-8");
     let profile = if profile == "debug" { "dev" } else { profile };
-    let target = directory.parent().expect("the target directory");
+    let target = directory.parent().expect("the target directory").join(below);
     let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--quiet", "--profile", profile, "--target-dir"]).arg(target);
-    for package in packages {
-        command.args(["-p", package]);
-    }
-    succeeds(command.current_dir(here()));
-    directory
+    command.args(["build", "--quiet", "--profile", profile, "--target-dir"]).arg(&target);
+    command.arg("--manifest-path").arg(root().join(manifest)).args(what);
+    // An extension does not link the library of the interpreter.
+    succeeds(command.current_dir(here()).env("PYO3_BUILD_EXTENSION_MODULE", "1"));
+    target.join(name)
 }
 
 /// Runs a command that must succeed.

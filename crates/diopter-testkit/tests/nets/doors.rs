@@ -19,6 +19,9 @@ pub enum Program {
     Dio,
     Rust,
     C,
+    Python,
+    /// The store of objects.
+    Store,
 }
 
 /// The files that a door makes, and how it is judged.
@@ -43,6 +46,9 @@ pub enum Makes {
     NewStriped,
     /// The file inside the image, copied out, or none.
     FromImage,
+    /// A copy of the image, the file in it written in place: after an error that file may have any
+    /// content, and no other byte of the image is changed.
+    IntoImage,
     /// Nothing: the sum of the file is printed.
     Sum,
     /// Nothing: status 0 or an error, never 1.
@@ -56,8 +62,8 @@ pub enum Makes {
 pub struct Door {
     pub name: &'static str,
     pub program: Program,
-    /// `FILE`, `CHANGED`, `TREE`, `IMAGE`, `SOURCE.dio`, `TARGET` and `STRIPED` are names of the
-    /// cell's files.
+    /// `FILE`, `CHANGED`, `TREE`, `IMAGE`, `SOLID`, `SOURCE.dio`, `TARGET` and `STRIPED` are names
+    /// of the cell's files. Programs other than the command get `FILE` and `TARGET` in addition.
     pub words: &'static [&'static str],
     pub makes: Makes,
     /// The door writes files of the file system that is under test.
@@ -69,66 +75,78 @@ const fn dio(name: &'static str, words: &'static [&'static str], makes: Makes) -
     Door { name, program: Program::Dio, words, makes, writes }
 }
 
-const fn reads(name: &'static str, program: Program, words: &'static [&'static str]) -> Door {
-    Door { name, program, words, makes: Makes::New, writes: false }
+/// A door that reads by its program, and writes the target by plain calls.
+const fn reads(name: &'static str, program: Program, way: &'static [&'static str]) -> Door {
+    Door { name, program, words: way, makes: Makes::New, writes: false }
 }
 
-const fn writes(door: Door, makes: Makes) -> Door {
-    Door { makes, writes: true, ..door }
+const fn writes(
+    name: &'static str,
+    program: Program,
+    way: &'static [&'static str],
+    makes: Makes,
+) -> Door {
+    Door { name, program, words: way, makes, writes: true }
 }
 
-pub const DOORS: &[Door] = &[
-    dio("cp-new", &["cp", "--bs=64k", "FILE", "TARGET"], Makes::New),
-    dio("cp-over", &["cp", "FILE", "TARGET"], Makes::Replaced),
-    dio("cp-verify", &["cp", "--verify", "--bs=256k", "FILE", "TARGET"], Makes::Replaced),
-    dio("cp-sparse", &["cp", "--sparse=always", "--bs=256k", "FILE", "TARGET"], Makes::Replaced),
-    dio("cp-tree", &["cp", "-r", "TREE", "TARGET"], Makes::Tree),
-    dio("cp-striped", &["cp", "--bs=256k", "FILE", "STRIPED"], Makes::Striped { here: 0 }),
-    dio("cp-striped-second", &["cp", "--bs=1M", "FILE", "STRIPED"], Makes::Striped { here: 1 }),
-    dio(
-        "cp-striped-sparse",
-        &["cp", "--sparse=always", "--bs=1M", "FILE", "STRIPED"],
-        Makes::Striped { here: 1 },
-    ),
-    dio("cp-striped-new", &["cp", "--striped", "SOURCE.dio", "STRIPED"], Makes::NewStriped),
-    dio("cp-image", &["cp", "IMAGE::/inside", "TARGET"], Makes::FromImage),
-    dio("verify-same", &["verify", "FILE", "SOURCE.dio"], Makes::Equal),
-    dio("verify-different", &["verify", "FILE", "CHANGED"], Makes::Different),
-    dio("sum", &["sum", "FILE"], Makes::Sum),
-    dio("run-dd", RUN_DD, Makes::InPlace),
-    dio("run-all-cp", RUN_ALL_CP, Makes::InPlace),
-    reads("rust-calls-read", Program::Rust, &["calls-read", "FILE", "TARGET"]),
-    reads("rust-queue-read", Program::Rust, &["queue-read", "FILE", "TARGET"]),
-    reads("rust-futures-read", Program::Rust, &["futures-read", "FILE", "TARGET"]),
-    reads("rust-ranges-read", Program::Rust, &["ranges-read", "FILE", "TARGET"]),
-    reads("rust-reader", Program::Rust, &["reader-read", "FILE", "TARGET"]),
-    writes(reads("rust-calls", Program::Rust, &["calls-write", "FILE", "TARGET"]), Makes::Stream),
-    writes(reads("rust-queue", Program::Rust, &["queue-write", "FILE", "TARGET"]), Makes::InPlace),
-    writes(
-        reads("rust-futures", Program::Rust, &["futures-write", "FILE", "TARGET"]),
-        Makes::InPlace,
-    ),
-    writes(
-        reads("rust-ranges", Program::Rust, &["ranges-write", "FILE", "TARGET"]),
-        Makes::InPlace,
-    ),
-    writes(
-        reads("rust-writer", Program::Rust, &["writer-write", "FILE", "TARGET"]),
-        Makes::InPlace,
-    ),
-    writes(
-        reads("rust-writer-hinted", Program::Rust, &["hinted-write", "FILE", "TARGET"]),
-        Makes::InPlace,
-    ),
-    writes(
-        reads("rust-writer-reserved", Program::Rust, &["reserved-write", "FILE", "TARGET"]),
-        Makes::InPlace,
-    ),
-    reads("c-calls-read", Program::C, &["calls-read", "FILE", "TARGET"]),
-    reads("c-queue-read", Program::C, &["queue-read", "FILE", "TARGET"]),
-    writes(reads("c-calls", Program::C, &["calls-write", "FILE", "TARGET"]), Makes::Stream),
-    writes(reads("c-queue", Program::C, &["queue-write", "FILE", "TARGET"]), Makes::InPlace),
-];
+pub const DOORS: &[Door] = {
+    use Program::{C, Python, Rust, Store};
+    &[
+        dio("cp-new", &["cp", "--bs=64k", "FILE", "TARGET"], Makes::New),
+        dio("cp-over", &["cp", "FILE", "TARGET"], Makes::Replaced),
+        dio("cp-verify", &["cp", "--verify", "--bs=256k", "FILE", "TARGET"], Makes::Replaced),
+        dio(
+            "cp-sparse",
+            &["cp", "--sparse=always", "--bs=256k", "FILE", "TARGET"],
+            Makes::Replaced,
+        ),
+        dio("cp-tree", &["cp", "-r", "TREE", "TARGET"], Makes::Tree),
+        dio("cp-striped", &["cp", "--bs=256k", "FILE", "STRIPED"], Makes::Striped { here: 0 }),
+        dio("cp-striped-second", &["cp", "--bs=1M", "FILE", "STRIPED"], Makes::Striped { here: 1 }),
+        dio(
+            "cp-striped-sparse",
+            &["cp", "--sparse=always", "--bs=1M", "FILE", "STRIPED"],
+            Makes::Striped { here: 1 },
+        ),
+        dio("cp-striped-new", &["cp", "--striped", "SOURCE.dio", "STRIPED"], Makes::NewStriped),
+        dio("cp-image", &["cp", "IMAGE::/inside", "TARGET"], Makes::FromImage),
+        dio("cp-into-image", &["cp", "--overwrite", "SOLID", "TARGET::/solid"], Makes::IntoImage),
+        dio("verify-same", &["verify", "FILE", "SOURCE.dio"], Makes::Equal),
+        dio("verify-different", &["verify", "FILE", "CHANGED"], Makes::Different),
+        dio("sum", &["sum", "FILE"], Makes::Sum),
+        dio("run-dd", RUN_DD, Makes::InPlace),
+        dio("run-all-cp", RUN_ALL_CP, Makes::InPlace),
+        reads("rust-calls-read", Rust, &["calls-read"]),
+        reads("rust-queue-read", Rust, &["queue-read"]),
+        reads("rust-futures-read", Rust, &["futures-read"]),
+        reads("rust-ranges-read", Rust, &["ranges-read"]),
+        reads("rust-reader", Rust, &["reader-read"]),
+        writes("rust-calls", Rust, &["calls-write"], Makes::Stream),
+        writes("rust-queue", Rust, &["queue-write"], Makes::InPlace),
+        writes("rust-futures", Rust, &["futures-write"], Makes::InPlace),
+        writes("rust-ranges", Rust, &["ranges-write"], Makes::InPlace),
+        writes("rust-writer", Rust, &["writer-write"], Makes::InPlace),
+        writes("rust-writer-hinted", Rust, &["hinted-write"], Makes::InPlace),
+        writes("rust-writer-reserved", Rust, &["reserved-write"], Makes::InPlace),
+        reads("c-calls-read", C, &["calls-read"]),
+        reads("c-queue-read", C, &["queue-read"]),
+        writes("c-calls", C, &["calls-write"], Makes::Stream),
+        writes("c-queue", C, &["queue-write"], Makes::InPlace),
+        reads("python-calls-read", Python, &["calls-read"]),
+        reads("python-ranges-read", Python, &["ranges-read"]),
+        reads("python-reader", Python, &["reader-read"]),
+        reads("python-asyncio-read", Python, &["asyncio-read"]),
+        writes("python-calls", Python, &["calls-write"], Makes::Stream),
+        writes("python-writer", Python, &["writer-write"], Makes::InPlace),
+        writes("python-asyncio", Python, &["asyncio-write"], Makes::InPlace),
+        writes("python-copy", Python, &["copy"], Makes::Replaced),
+        reads("store-get", Store, &["get"]),
+        reads("store-ranges", Store, &["ranges"]),
+        writes("store-put", Store, &["put"], Makes::Replaced),
+        writes("store-create", Store, &["create"], Makes::New),
+        writes("store-upload", Store, &["upload"], Makes::Replaced),
+    ]
+};
 
 /// Blocks of 100,000 bytes: the kernel refuses each, and the library serves it.
 const RUN_DD: &[&str] = &[
@@ -144,6 +162,9 @@ const RUN_DD: &[&str] = &[
 ];
 
 const RUN_ALL_CP: &[&str] = &["run", "--all", "--min-size", "4k", "--", "cp", "FILE", "TARGET"];
+
+/// The program for Python.
+const PYTHON_DOOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/door.py");
 
 /// The door of this name.
 pub fn door(name: &str) -> &'static Door {
@@ -165,6 +186,10 @@ impl Door {
         if self.program != Program::Dio {
             names.extend(["bytes [", "request for [", "flush", "open", "size"].map(str::to_owned));
         }
+        if self.program == Program::Store {
+            // It names the step, as `LocalFileSystem` does.
+            names.push("Unable to ".to_owned());
+        }
         names
     }
 
@@ -182,6 +207,7 @@ impl Door {
         let old = &ground.sources.old;
         match self.makes {
             Makes::Replaced => drop(fs::copy(old, ground.target()).unwrap()),
+            Makes::IntoImage => drop(fs::copy(&ground.sources.image, ground.target()).unwrap()),
             Makes::Striped { here } => {
                 let mut dirs = [ground.dir.as_path(), &ground.objects];
                 dirs.rotate_right(here);
@@ -201,6 +227,8 @@ impl Door {
             Program::Dio => &built.dio,
             Program::Rust => &built.rust,
             Program::C => &built.c,
+            Program::Python => &built.python,
+            Program::Store => &built.store,
         };
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
         let names = [
@@ -209,6 +237,7 @@ impl Door {
             ("STRIPED", text(&self.manifest(ground))),
             ("TARGET", text(&ground.target())),
             ("IMAGE", text(&sources.image)),
+            ("SOLID", text(&sources.solid)),
             ("FILE", text(&sources.file)),
             ("TREE", text(&sources.tree)),
         ];
@@ -216,7 +245,10 @@ impl Door {
             Some((name, path)) => word.replace(name, path),
             None => (*word).to_owned(),
         };
-        std::iter::once(text(program)).chain(self.words.iter().map(word)).collect()
+        let script = (self.program == Program::Python).then(|| PYTHON_DOOR.to_owned());
+        let last: &[&str] = if self.program == Program::Dio { &[] } else { &["FILE", "TARGET"] };
+        let words = self.words.iter().chain(last).map(word);
+        std::iter::once(text(program)).chain(script).chain(words).collect()
     }
 
     /// Runs a command that has the words of a door in it, with the variables of a cell.
@@ -228,7 +260,8 @@ impl Door {
         limit: Duration,
     ) -> Ended {
         command.env("DIOPTER_BACKEND", backend).env("DIOPTER_PRELOAD", &ground.built.preload);
-        command.env("RUST_BACKTRACE", "0");
+        command.env("RUST_BACKTRACE", "0").env("PYTHONPATH", &ground.built.modules);
+        command.env("PYTHONDONTWRITEBYTECODE", "1").env("PYTHONHASHSEED", "0");
         for variable in ["DIOPTER_CELLS", "DIOPTER_CHECK", "DIOPTER_SEED", "DIOPTER_SOAK"] {
             command.env_remove(variable);
         }
@@ -320,6 +353,10 @@ impl Door {
                 is(&target, &sources.inside)?;
                 Ok([target].into())
             }
+            Makes::IntoImage => {
+                is(&target, &sources.image_changed)?;
+                Ok([target].into())
+            }
             Makes::Tree => {
                 let mut names = BTreeSet::new();
                 for file in files_below(&sources.tree) {
@@ -354,6 +391,15 @@ impl Door {
         let (sources, target) = (ground.sources, ground.target());
         match self.makes {
             Makes::Replaced => differs(&target, &sources.old_bytes).map_or(Ok(()), Err),
+            Makes::IntoImage => {
+                let mut found = fs::read(&target).map_err(|error| error.to_string())?;
+                let (image, solid) = (&sources.image_changed, sources.solid_range.clone());
+                if found.len() == image.len() {
+                    found[solid.clone()].copy_from_slice(&image[solid]);
+                }
+                let is_same = found == *image;
+                if is_same { Ok(()) } else { Err(first_difference(&found, image)) }
+            }
             Makes::Striped { .. } => {
                 let (_, bytes) = striped(&self.manifest(ground))?;
                 let is_same = bytes == sources.old_bytes;
@@ -385,7 +431,7 @@ impl Door {
         match self.makes {
             Makes::InPlace | Makes::Stream => name == target,
             // Written by plain calls of the program.
-            Makes::New => self.program != Program::Dio && name == target,
+            Makes::New => !self.writes && name == target,
             Makes::Tree => name
                 .strip_prefix(&target)
                 .is_ok_and(|below| ground.sources.tree.join(below).exists()),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -28,9 +29,15 @@ pub struct Sources {
     pub tree: PathBuf,
     /// A striped file with the content of the file.
     pub striped: PathBuf,
-    /// An unmounted ext4 with a file `/inside`.
+    /// An unmounted ext4 with a file `/inside`, and `/solid`, which has no holes.
     pub image: PathBuf,
     pub inside: Vec<u8>,
+    /// Another content for the file `/solid` of the image.
+    pub solid: PathBuf,
+    /// The image with it.
+    pub image_changed: Vec<u8>,
+    /// Where that file is in the image.
+    pub solid_range: Range<usize>,
 }
 
 impl Sources {
@@ -63,11 +70,28 @@ impl Sources {
         succeeds(Command::new(&built.dio).arg("cp").args([&path, &striped]));
         let inside = content(10, IN_IMAGE_BYTES);
         file("image.d/inside", &inside);
+        // Without holes, into which nothing can be written.
+        let solid = |seed| {
+            let mut bytes = vec![0; IN_IMAGE_BYTES];
+            Prng::new(seed).fill(&mut bytes);
+            bytes
+        };
+        let (old_solid, new_solid) = (solid(11), solid(12));
+        file("image.d/solid", &old_solid);
         let image = dir.join("image");
         fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
         let mkfs = ["-q", "-F", "-b", "4096", "-d"];
         succeeds(Command::new("mkfs.ext4").args(mkfs).arg(dir.join("image.d")).arg(&image));
+        let mut image_changed = fs::read(&image).unwrap();
+        let at = image_changed.chunks(4096).position(|block| block == &old_solid[..4096]);
+        let at = at.expect("a block of the image has the first bytes of the file") * 4096;
+        let solid_range = at..at + old_solid.len();
+        assert!(image_changed[solid_range.clone()] == old_solid, "the file is one extent");
+        image_changed[solid_range.clone()].copy_from_slice(&new_solid);
         Sources {
+            solid: file("solid", &new_solid),
+            image_changed,
+            solid_range,
             file: path,
             old: file("old", &old_bytes),
             changed: file("changed", &other),

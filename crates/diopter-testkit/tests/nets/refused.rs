@@ -16,7 +16,7 @@ use diopter_testkit::machine::{FileSystem, Loop, Mount};
 use diopter_testkit::matrix::{Cell, Fault, Matrix, Outcome};
 
 use crate::built::Built;
-use crate::doors::{DOORS, Door, door};
+use crate::doors::{DOORS, Door, Program, door};
 use crate::ground::{Ground, Sources};
 use calls::{Made, numbers, traced};
 
@@ -61,6 +61,13 @@ const EXEMPT: &[(&str, &str)] = &[
     ("rseq", "the C library, before the program begins"),
     ("access", "the loader asks for ld.so.preload, before the program begins"),
     ("restart_syscall", "the kernel's own, after a stop"),
+];
+
+/// Calls that are not refused to the interpreter of Python in addition.
+const EXEMPT_FROM_PYTHON: &[(&str, &str)] = &[
+    ("epoll_ctl", "the event loop of asyncio, whose error names nothing"),
+    ("epoll_wait", "the event loop of asyncio, whose error names nothing"),
+    ("getpid", "asyncio takes the process for a child, without an event loop"),
 ];
 
 /// Calls without which nothing can be removed.
@@ -176,7 +183,7 @@ impl Sandbox<'_> {
         let mut command = self.command(door, &refusal, ground);
         let ended = door.run(&mut command, ground, backend, LIMIT);
         assert_ne!(ended.status.code(), Some(99), "{}", ended.shown());
-        let mut names = vec![*call, "io_uring", "aio", "shared librar", "dio run"];
+        let mut names = vec![*call, "io_uring", "aio", "eventfd", "shared librar", "dio run"];
         if ["write", "writev"].contains(call) {
             // Without it there is no message.
             names.push("");
@@ -193,6 +200,13 @@ impl Sandbox<'_> {
         let words = door.words(ground);
         let number = self.numbers[call];
         let errno = ERRORS.iter().find(|(name, _)| *name == error).expect("one of two").1;
+        if door.program == Program::Python {
+            let mut python = Command::new(&words[0]);
+            python.args(&words[1..]).env("REFUSED", format!("{number} {errno}"));
+            python.env("REFUSED_AT", if is_later { "later" } else { "first" });
+            python.env("REFUSED_BY", &ground.built.from_main);
+            return python;
+        }
         if is_later {
             // Within the last quarter of them.
             let when = (self.list[door.name][call] * 3).div_ceil(4).max(2);
@@ -247,8 +261,10 @@ fn the_list_has_every_call_that_a_door_makes() {
             }
         }
     }
-    for made in found.values_mut() {
-        made.retain(|call, _| EXEMPT.iter().all(|(exempt, _)| exempt != call));
+    for (name, made) in &mut found {
+        let is_python = door(name).program == Program::Python;
+        let own = if is_python { EXEMPT_FROM_PYTHON } else { &[] };
+        made.retain(|call, _| EXEMPT.iter().chain(own).all(|(exempt, _)| exempt != call));
     }
     if is_written {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -2,7 +2,7 @@
  * `launcher NUMBER ERRNO PROGRAM...` runs a program for which the system call of this number fails
  * with this error from its first one on: a filter of four instructions, without a supervisor.
  * Built as a library with -DFROM_MAIN, and preloaded, it reads both from the variable REFUSED and
- * sets the filter when the loader is done, right before `main`.
+ * sets the filter when the loader is done, right before `main`, or when a program loads it.
  */
 #include <errno.h>
 #include <linux/filter.h>
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static int refuse(unsigned number, unsigned error)
@@ -25,7 +26,9 @@ static int refuse(unsigned number, unsigned error)
     struct sock_fprog program = {.len = 4, .filter = filter};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
         return -1;
-    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
+    /* For the threads that are there already, too: Python loads the library when it runs. */
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0
+               ? 0 : -1;
 }
 
 #ifdef FROM_MAIN

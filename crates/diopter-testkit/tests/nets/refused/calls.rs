@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::built::succeeds;
-use crate::doors::Door;
+use crate::doors::{Door, Program};
 use crate::ground::Ground;
 
 /// Calls by name, with how often they are made.
@@ -27,12 +27,25 @@ pub fn numbers() -> BTreeMap<String, u32> {
     numbers.collect()
 }
 
-/// The calls that a door makes where nothing is refused.
+/// The calls that a door makes where nothing is refused. Those of an interpreter that begins are
+/// not the door's.
 pub fn traced(door: &Door, backend: &str, ground: &Ground<'_>) -> Made {
+    let mut made = counted(door, backend, ground, "");
+    if door.program == Program::Python {
+        for (call, before) in counted(door, backend, ground, "never") {
+            let count = made.entry(call).or_default();
+            *count = count.saturating_sub(before);
+        }
+        made.retain(|_, count| *count > 0);
+    }
+    made
+}
+
+fn counted(door: &Door, backend: &str, ground: &Ground<'_>, refused_at: &str) -> Made {
     let counts = ground.dir.parent().expect("of the cell").join("counts");
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-c", "-U", "name,calls", "-o"]).arg(&counts).arg("--");
-    strace.args(door.words(ground));
+    strace.args(door.words(ground)).env("REFUSED_AT", refused_at);
     let ended = door.run(&mut strace, ground, backend, LIMIT);
     assert!(door.has_succeeded(&ended), "{}, {backend}: {}", door.name, ended.shown());
     let text = std::fs::read_to_string(counts).expect("strace wrote it");
