@@ -7,6 +7,7 @@ const FILE_LINES_MAX: usize = 800;
 
 /// Directories that exist on one machine only. In two parts, so that this file passes its own rule.
 const MACHINE_DIRS: [(&str, &str); 3] = [("/wo", "rk/"), ("/fa", "rm/"), ("/ro", "ot/")];
+const WORKFLOWS: &str = ".github/workflows/";
 const HOMES: (&str, &str) = ("/ho", "me/");
 
 /// The rules of this file, over one file.
@@ -22,6 +23,9 @@ pub fn check(source: &Source, findings: &mut Vec<Finding>) {
             let code = u32::from(odd);
             report(format!("U+{code:04X} is not ASCII; write it with ASCII characters"));
         }
+        if source.path.starts_with(WORKFLOWS) && names_action_by_tag(line) {
+            report("an action is named by a tag, which its owner may move; name its commit".into());
+        }
         if let Some(path) = machine_path(line) {
             report(format!("`{path}` is a path of one machine; write a path any reader has"));
         }
@@ -29,6 +33,15 @@ pub fn check(source: &Source, findings: &mut Vec<Finding>) {
     if source.is_rust() {
         check_whole(source, findings);
     }
+}
+
+/// Returns true for a step of a workflow whose action is not `OWNER/NAME@` and a commit.
+fn names_action_by_tag(line: &str) -> bool {
+    let step = line.trim_start().trim_start_matches("- ");
+    let Some(action) = step.strip_prefix("uses:") else { return false };
+    let name = action.split('#').next().unwrap_or_default().trim();
+    let commit = name.split_once('@').map_or("", |(_, commit)| commit);
+    commit.len() != 40 || !commit.chars().all(|c| c.is_ascii_hexdigit())
 }
 
 fn check_whole(source: &Source, findings: &mut Vec<Finding>) {
@@ -99,6 +112,16 @@ mod tests {
     fn a_file_has_eight_hundred_lines_at_most() {
         check("a.rs", &"//! a\n".repeat(800), 0);
         check("a.rs", &"//! a\n".repeat(801), 1);
+    }
+
+    #[test]
+    fn a_workflow_names_the_commit_of_an_action() {
+        let commit = "0123456789".repeat(4);
+        let workflow = ".github/workflows/a.yml";
+        check(workflow, &format!("      - uses: a/b@{commit} # v4\n        run: a@v4\n"), 0);
+        check(workflow, "      - uses: a/b@v4\n", 1);
+        check(workflow, &format!("        uses: a/b@{}\n", &commit[1..]), 1);
+        check("docs/a.md", "      - uses: a/b@v4\n", 0);
     }
 
     #[test]
