@@ -188,7 +188,7 @@ impl Directory {
         }
     }
 
-    /// Writes a complete file of this name, as [`write`] does.
+    /// Writes a complete file of this name, as [`write()`] does.
     ///
     /// # Errors
     /// The system's error; the previous file stays.

@@ -320,8 +320,8 @@ impl Future for SyncFuture {
 
 impl File {
     /// A future of a request, for any executor: what [`File::read_at_async`] and its like are made
-    /// of. It gives the [`FinishedRequest`](crate::FinishedRequest), or [`Refused`] with the reason
-    /// and the request.
+    /// of. It gives the [`FinishedRequest`](crate::FinishedRequest), or
+    /// [`Refused`](crate::Refused) with the reason and the request.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
