@@ -37,7 +37,8 @@ pub fn copy_json(
     if sources.is_empty() {
         return Err(PyValueError::new_err("no source: pass one or more"));
     }
-    let mut options = Options::new(sources, &path_of(target)?);
+    let target = path_of(target)?;
+    let mut options = Options::new(sources, &target);
     options.recursive = recursive;
     options.verify = verify;
     options.resume = resume;
@@ -63,7 +64,7 @@ pub fn copy_json(
         return Ok(py.detach(run));
     }
     // 2 is SIGINT; its handler raises in any case.
-    wait_for_thread(py, run, || stop.set(Signal { number: 2 }))
+    wait_for_thread(py, &target, run, || stop.set(Signal { number: 2 }))
 }
 
 /// Creates a striped file with empty objects, durably.

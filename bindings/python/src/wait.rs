@@ -1,11 +1,13 @@
 //! Waiting without the GIL in which Ctrl-C works: the wait is in slices, and Python runs its signal
 //! handlers between two of them.
 
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
 /// One slice of a wait.
@@ -95,18 +97,27 @@ pub fn is_main_thread() -> bool {
 
 /// Runs `body` on another thread and waits for it. If a signal handler raises, calls `stop`, waits
 /// for the thread to return, and raises.
+///
+/// # Errors
+/// The exception of the handler; `OSError` with the name `file` if the process may have no further
+/// thread.
 pub fn wait_for_thread<R: Send + 'static>(
     py: Python<'_>,
+    file: &Path,
     body: impl FnOnce() -> R + Send + 'static,
     stop: impl Fn(),
 ) -> PyResult<R> {
     let signal = Arc::new(Signal::default());
     let waker = Waker::from(Arc::clone(&signal));
-    let thread = std::thread::spawn(move || {
+    let run = move || {
         let result = body();
         waker.wake();
         result
-    });
+    };
+    let thread = std::thread::Builder::new().spawn(run).map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+        PyOSError::new_err((errno, format!("no thread: {error}"), file.to_owned()))
+    })?;
     let mut raised = None;
     while !thread.is_finished() {
         py.detach(|| signal.wait());

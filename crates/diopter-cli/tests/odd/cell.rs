@@ -32,9 +32,6 @@ pub struct Cell {
 /// Anything else.
 pub type Done = Result<bool, (Fault, String)>;
 
-/// An error names one of these: a file of the cell, or what the request was for.
-const NAMES: [&str; 6] = ["source", "target", "tree", "striped", "copy", " of bytes ["];
-
 /// The places of a cell.
 pub struct Ground {
     pub odd: OddMount,
@@ -73,15 +70,20 @@ impl Cell {
         ground.odd.put("source", &ground.bytes);
         match self.door.run(&ground) {
             Ok(true) => Outcome::Right,
+            Ok(false) if self.odd.is_empty() => {
+                Outcome::Fault(Fault::Unnamed, "an error where nothing is odd".to_owned())
+            }
             Ok(false) => Outcome::Error,
             Err((fault, why)) => Outcome::Fault(fault, why),
         }
     }
 }
 
-/// Returns true for status 0, and false for an error that is one.
-pub fn is_done(ended: &Ended) -> Done {
-    match Outcome::of_end(ended, &NAMES) {
+/// Returns true for status 0, and false for an error that names a file of the cell, or what the
+/// request was for.
+pub fn is_done(ground: &Ground, ended: &Ended) -> Done {
+    let [far, near] = [ground.odd.path(), ground.local.path()].map(|it| it.display().to_string());
+    match Outcome::of_end(ended, &[&far, &near, " of bytes ["]) {
         Some(Outcome::Fault(fault, why)) => Err((fault, why)),
         _ => Ok(ended.status.success()),
     }

@@ -106,14 +106,14 @@ impl Door {
         fs::write(&target, vec![0; ground.bytes.len() + 9000]).expect("room");
         let source = ground.far("source");
         let ended = run(&mut requests::command(self.name(), ground.backend, &source, &target));
-        if is_done(&ended)? { same_as_plain(ground, &target) } else { Ok(false) }
+        if is_done(ground, &ended)? { same_as_plain(ground, &target) } else { Ok(false) }
     }
 
     fn writes(self, ground: &Ground) -> Done {
         let source = ground.near("source");
         let target = ground.far("target");
         let ended = run(&mut requests::command(self.name(), ground.backend, &source, &target));
-        if !is_done(&ended)? {
+        if !is_done(ground, &ended)? {
             return Ok(false);
         }
         has("target", ground.odd.get("target").as_deref(), &ground.bytes)
@@ -157,7 +157,7 @@ fn copy_from(ground: &Ground) -> Done {
     fs::write(&target, OLD).expect("room");
     let ended = run(ground.dio("cp").args([&ground.far("source"), &target]));
     only(&names(ground.local.path()), &["source", "target"])?;
-    if is_done(&ended)? {
+    if is_done(ground, &ended)? {
         return same_as_plain(ground, &target);
     }
     has("the old target", fs::read(&target).ok().as_deref(), OLD).map(|_| false)
@@ -168,7 +168,7 @@ fn copy_to(ground: &Ground) -> Done {
     let target = ground.far("target");
     let ended = run(ground.dio("cp").args([&ground.near("source"), &target]));
     only(&ground.odd.names(), &["source", "target"])?;
-    let is_done = is_done(&ended)?;
+    let is_done = is_done(ground, &ended)?;
     // Permissions that cannot be set are an error, and no reason to copy nothing.
     let is_there = is_done || ended.stderr.contains("the copy is there without them");
     let expected = if is_there { &ground.bytes } else { OLD };
@@ -185,7 +185,7 @@ fn tree_from(ground: &Ground) -> Done {
     }
     let target = ground.near("tree");
     let ended = run(ground.dio("cp").arg("-r").args([&ground.far("tree"), &target]));
-    if !is_done(&ended)? {
+    if !is_done(ground, &ended)? {
         return no_partial_file(&names_below(&target));
     }
     for (name, _) in TREE {
@@ -203,7 +203,7 @@ fn tree_to(ground: &Ground) -> Done {
     }
     std::os::unix::fs::symlink("large", source.join("link")).expect("room");
     let ended = run(ground.dio("cp").arg("-a").args([&source, &ground.far("tree")]));
-    let is_done = is_done(&ended)?;
+    let is_done = is_done(ground, &ended)?;
     no_partial_file(&ground.odd.names())?;
     for (name, length) in TREE {
         let there = ground.odd.get(&format!("tree/{name}"));
@@ -260,7 +260,7 @@ fn striped_bytes(ground: &Ground, path: &Path) -> Result<Vec<u8>, String> {
 fn striped_to(ground: &Ground) -> Done {
     let Some(striped) = make_striped(ground) else { return Ok(false) };
     let ended = run(ground.dio("cp").args([&ground.near("source"), &striped]));
-    let is_done = is_done(&ended)?;
+    let is_done = is_done(ground, &ended)?;
     // The source, and two objects.
     if ground.odd.names().len() != 3 {
         return Err(left_behind(ground.odd.names()));
@@ -274,11 +274,11 @@ fn striped_from(ground: &Ground) -> Done {
     let Some(striped) = make_striped(ground) else { return Ok(false) };
     let target = ground.near("target");
     let ended = run(ground.dio("cp").args([&ground.near("source"), &striped]));
-    if !is_done(&ended)? {
+    if !is_done(ground, &ended)? {
         return Ok(false);
     }
     let ended = run(ground.dio("cp").args([&striped, &target]));
-    if !is_done(&ended)? {
+    if !is_done(ground, &ended)? {
         return Ok(false);
     }
     has("the copy", fs::read(&target).ok().as_deref(), &ground.bytes)
@@ -289,7 +289,7 @@ fn verify(ground: &Ground, is_equal: bool) -> Done {
     let Some(mut plain) = read_plainly(&ground.far("source")) else {
         fs::write(&near, &ground.bytes).expect("room");
         let ended = run(ground.dio("verify").args([&ground.far("source"), &near]));
-        return if is_done(&ended)? { Err(unreadable()) } else { Ok(false) };
+        return if is_done(ground, &ended)? { Err(unreadable()) } else { Ok(false) };
     };
     if !is_equal {
         *plain.last_mut().expect("not empty") ^= 1;
@@ -301,14 +301,14 @@ fn verify(ground: &Ground, is_equal: bool) -> Done {
         // A difference is a result, on standard output: by bytes, or by sizes that are wrong.
         (Some(1), false) if !ended.stdout.trim().is_empty() => Ok(true),
         (Some(1), true) if ended.stdout.contains("bytes") => Ok(false),
-        _ => is_done(&ended),
+        _ => is_done(ground, &ended),
     }
 }
 
 fn sum(ground: &Ground) -> Done {
     let plain = read_plainly(&ground.far("source"));
     let ended = run(ground.dio("sum").arg(ground.far("source")));
-    if !is_done(&ended)? {
+    if !is_done(ground, &ended)? {
         return Ok(false);
     }
     let plain = plain.ok_or_else(unreadable)?;
@@ -331,7 +331,7 @@ fn under_dio_run(ground: &Ground) -> Done {
     let program = [env!("CARGO_BIN_EXE_dio"), "run", "--all", "--min-size", "1", "--", "cat"];
     piped.args(program).arg(&source).env("DIOPTER_BACKEND", ground.backend);
     let ended = run(&mut piped);
-    if !is_done(&ended)? {
+    if !is_done(ground, &ended)? {
         return Ok(false);
     }
     if !plain.status.success() {

@@ -39,10 +39,13 @@ pub fn is_private(groups: &str, accounts: &str, id: u32) -> bool {
 }
 
 /// Returns true if the file has no access list, which may name other users: the permissions of the
-/// group are then its mask.
+/// group are then its mask. A server of NFS 4 has lists of another kind.
 fn has_no_list(fd: impl AsFd) -> bool {
     // A descriptor of O_PATH has no fgetxattr(2).
     let (is_held, path) = (check_held(&fd).is_ok(), held_path(&fd));
-    let found = rustix::fs::getxattr(path, "system.posix_acl_access", &mut [0_u8; 0][..]);
-    is_held && matches!(found.map_err(Errno::from), Err(Errno::ENODATA | Errno::EOPNOTSUPP))
+    let has_none = |list| {
+        let found = rustix::fs::getxattr(&path, list, &mut [0_u8; 0][..]);
+        matches!(found.map_err(Errno::from), Err(Errno::ENODATA | Errno::EOPNOTSUPP))
+    };
+    is_held && ["system.posix_acl_access", "system.nfs4_acl"].into_iter().all(has_none)
 }

@@ -28,6 +28,7 @@ def now(moment: str) -> None:
         os._exit(0)
     if wanted == moment:
         ctypes.CDLL(os.environ["REFUSED_BY"])
+        os.environ["REFUSED_AT"] = "done"
 
 
 def pieces(length: int) -> list[tuple[int, int]]:
@@ -138,3 +139,6 @@ if __name__ == "__main__":
         copy(*sys.argv[1:])
     except Exception as error:  # noqa: BLE001
         sys.exit(str(error))
+    if os.environ.get("REFUSED_AT", "done") != "done":
+        # Nothing was refused.
+        os._exit(99)

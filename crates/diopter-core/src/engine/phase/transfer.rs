@@ -346,9 +346,9 @@ fn stop_reason(
     } else if target.is_local() {
         has_read_nothing || ends_within
     } else {
-        // A server may end a read anywhere and say any size: a read of nothing is the end. Where a
-        // read may only be direct, none can be made within a block, and the size decides.
-        has_read_nothing || (ends_within && target.access.strict && target.size()? <= end.at)
+        // A server may end a read anywhere and say any size: a read of nothing is the end. Where
+        // none can be made within a block, the size decides.
+        has_read_nothing || (ends_within && !target.reads_in_blocks() && target.size()? <= end.at)
     };
     if has_met_end {
         return Ok(Some(StopReason::EndOfFile));
