@@ -495,8 +495,8 @@ impl Target {
         if self.access.read { of_server } else { Some(DetourReason::WriteOnly) }
     }
 
-    /// Returns true if a read may begin within a block: not where each must be direct, nor where the
-    /// file cannot be opened again without O_DIRECT.
+    /// Returns true if a read may begin within a block: not where each must be direct, nor where
+    /// the file cannot be opened again without O_DIRECT.
     pub(crate) fn reads_in_blocks(&self) -> bool {
         !self.access.strict && self.buffered(ObjectIndex(0)).is_ok()
     }
