@@ -44,6 +44,25 @@ def test_transfers(path: pathlib.Path) -> None:
     asyncio.run(run())
 
 
+def test_requests_complete_where_no_signal_comes(
+    path: pathlib.Path, content: Callable[[int], bytes]
+) -> None:
+    path.write_bytes(content(4 * MIB))
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        with diopter_io.open(path, "r+") as file:
+            assert await file.read_at_async(1, 0) != b""
+            # As where the write to the eventfd is refused.
+            assert loop.remove_reader(diopter_io._asyncio._drivers[loop].descriptor)
+            for _ in range(3):
+                reads = [file.read_at_async(MIB, at * 4096) for at in range(64)]
+                await asyncio.wait_for(asyncio.gather(*reads), 60)
+            await asyncio.wait_for(file.fsync_async(), 60)
+
+    asyncio.run(run())
+
+
 def test_a_thousand_tasks(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
     data = bytearray(content(4 * MIB))
 

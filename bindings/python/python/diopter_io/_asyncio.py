@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+#: Seconds between two looks at requests that are under way. A sandbox may refuse the write to an
+#: eventfd that a thread makes when a request completes, and then no other signal comes.
+_LOOK_SECONDS = 0.5
+
+
 class _Driver:
     """The engine of a loop, which the loop calls when its eventfd is readable."""
 
@@ -24,6 +29,9 @@ class _Driver:
         self.loop = weakref.ref(loop)
         self.engine = _native.LoopEngine()
         self.is_scheduled = False
+        #: Requests under way, and whether ``look`` is to be called.
+        self.waiting = 0
+        self.is_watched = False
         #: The engine is closed, or that of the parent. A loop may still have a call of ``turn``.
         self.is_closed = False
         self.descriptor = self.engine.event_fd()
@@ -40,6 +48,19 @@ class _Driver:
         if not self.is_scheduled and loop is not None and not loop.is_closed():
             loop.call_soon(self.turn)
             self.is_scheduled = True
+
+    def watch(self) -> None:
+        """Call ``look`` soon, and again as long as requests are under way."""
+        loop = self.loop()
+        if not self.is_watched and loop is not None and not loop.is_closed():
+            loop.call_later(_LOOK_SECONDS, self.look)
+            self.is_watched = True
+
+    def look(self) -> None:
+        self.is_watched = False
+        if self.waiting > 0 and not self.is_closed:
+            self.turn()
+            self.watch()
 
     def close(self) -> None:
         self.is_closed = True
@@ -92,6 +113,8 @@ async def submit(file: _native.File, what: str, argument: Any, offset: int) -> A
     future: asyncio.Future[Any] = loop.create_future()
     number = driver.engine.submit(file, what, argument, offset, future)
     driver.schedule()
+    driver.waiting += 1
+    driver.watch()
     try:
         return await future
     except BaseException as raised:
@@ -103,6 +126,8 @@ async def submit(file: _native.File, what: str, argument: Any, offset: int) -> A
             with contextlib.suppress(ValueError):
                 file.note_unseen(offset, memoryview(argument).nbytes, error)
         raise
+    finally:
+        driver.waiting -= 1
 
 
 def _after_fork() -> None:
