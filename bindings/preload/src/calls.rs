@@ -96,7 +96,12 @@ pub fn copy(
 
 /// Returns true if the kernel has just refused a call that may be served here.
 fn is_refused(moved: isize) -> bool {
-    moved < 0 && Raw::last_raw() == libc::EINVAL && config::get().is_some() && !is_serving()
+    moved < 0 && Raw::last_raw() == libc::EINVAL && is_loaded()
+}
+
+/// Returns true if calls of the program may be served.
+fn is_loaded() -> bool {
+    config::get().is_some() && !is_serving()
 }
 
 /// Does what exec needs before it closes the engine's descriptors.
@@ -130,7 +135,8 @@ pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
     }
     let Some(fd) = descriptor(new).filter(|_| old != new && is_open(old)) else { return plain() };
     advice::end(new);
-    let done = is_watching().then(|| {
+    // Also before the engine's first file, which another thread may open at this moment.
+    let done = is_loaded().then(|| {
         serve(|process| {
             let mut files = process.files();
             if !files.evict(new) {
@@ -153,7 +159,7 @@ pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
 /// opens no others until then.
 pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> c_int {
     advice::end_range(first, last);
-    if !is_watching() || first > last {
+    if !is_loaded() || first > last {
         return plain(first, last);
     }
     let done = serve(|process| {
@@ -214,7 +220,9 @@ pub fn before_close(number: c_int) -> Result<(), Errno> {
         return Ok(());
     }
     advice::end(number);
-    let Some(fd) = descriptor(number).filter(|_| is_watching()) else { return Ok(()) };
+    // The engine's first file must not get one of the standard numbers in another thread.
+    let is_watched = is_watching() || number < files::STANDARD && is_loaded();
+    let Some(fd) = descriptor(number).filter(|_| is_watched) else { return Ok(()) };
     let known = serve(|process| {
         let mut files = process.files();
         let is_programs = is_open(number) && !files.is_own(number);

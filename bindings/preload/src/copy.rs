@@ -61,7 +61,6 @@ impl<'a> Side<'a> {
         serve(|process| {
             let mut piece = vec![0; length];
             let got = if self.is_direct() {
-                let _serving = process.serving();
                 let file = direct::opened(process, self.fd, self.flags)?;
                 file.read_at(&mut piece, at).map_err(direct::errno_of)?
             } else {
@@ -80,7 +79,6 @@ impl<'a> Side<'a> {
             return Ok(rustix::io::pwrite(self.fd, piece, at)?);
         }
         serve(|process| {
-            let _serving = process.serving();
             let file = direct::opened(process, self.fd, self.flags)?;
             file.write_at(piece, at).map_err(direct::errno_of)
         })

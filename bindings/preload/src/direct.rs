@@ -3,7 +3,6 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
 
 use diopter::engine::PlanQuery;
 use diopter::{Errno, File, Policies};
@@ -11,7 +10,7 @@ use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 
 use crate::files::Inode;
 use crate::memory::Memory;
-use crate::process::Process;
+use crate::process::{Process, Serving};
 use crate::real;
 use crate::report::{self, Counter};
 
@@ -122,13 +121,17 @@ pub fn flags_of<'a>(number: c_int) -> Option<(BorrowedFd<'a>, OFlags)> {
     is_direct.then_some((fd, flags))
 }
 
-/// Returns the engine's file of a descriptor. The program asked for I/O, and not for an open: what
+/// Returns the engine's file of a descriptor, to serve a request. The program asked for I/O, and not for an open: what
 /// the open fails with is the `EINVAL` that the program would have had.
 ///
 /// # Errors
 /// `EINVAL`.
-pub fn opened(process: &Process, fd: BorrowedFd<'_>, flags: OFlags) -> Result<Arc<File>, Errno> {
-    process.files().of(fd, flags).map_err(|_| {
+pub fn opened<'p>(
+    process: &'p Process,
+    fd: BorrowedFd<'_>,
+    flags: OFlags,
+) -> Result<Serving<'p>, Errno> {
+    process.serving(fd, flags).map_err(|_| {
         report::add(Counter::EinvalsLeft, 1);
         Errno::EINVAL
     })
@@ -157,7 +160,6 @@ pub fn transfer<'a>(
     is_write: bool,
     memory: impl FnOnce(usize) -> Result<Memory<'a>, Errno>,
 ) -> Result<usize, Errno> {
-    let _serving = process.serving();
     let file = opened(process, fd, flags)?;
     let memory = memory(if is_write { usize::MAX } else { reach_of(fd, at)? })?;
     let append = is_write && flags.contains(OFlags::APPEND);

@@ -23,6 +23,9 @@ use rustix::io::{FdFlags, fcntl_getfd};
 
 use crate::real;
 
+/// The numbers below it are of the standard input, the standard output and the standard error.
+pub const STANDARD: RawFd = 3;
+
 /// True once a file was opened: until then no descriptor needs to be looked up when it is closed.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
 
@@ -150,15 +153,18 @@ impl Files {
             return Err(Errno::EAGAIN);
         }
         HAS_FILES.store(true, Ordering::Relaxed);
-        let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
-        let opened = File::options()
-            .read(access.read)
-            .write(access.write)
-            .append(access.append)
-            .dsync(access.dsync)
-            .sync(access.sync)
-            .open(path);
-        let file = Arc::new(opened.map_err(|error| error.errno())?);
+        let mut file = Arc::new(opened(fd, access)?);
+        // The program may have closed a standard number since they were taken. It is taken now, and
+        // the file gets another number.
+        for _ in 0..STANDARD {
+            let is_movable = |fd: BorrowedFd<'_>| !has_locks(fd.as_raw_fd());
+            if !file.descriptors().any(|fd| fd.as_raw_fd() < STANDARD && is_movable(fd)) {
+                break;
+            }
+            drop(file);
+            self.take_standard();
+            file = Arc::new(opened(fd, access)?);
+        }
         // Another thread may have closed the descriptor, and its number may be of another file.
         if Inode::of(&rustix::fs::fstat(file.as_fd())?) != key.0 {
             // Closing it would release the locks on that one.
@@ -242,14 +248,18 @@ impl Files {
     /// file of the engine under one of them would get what the program prints.
     pub fn begin_serving(&mut self) {
         self.served += 1;
+        self.take_standard();
+    }
+
+    fn take_standard(&mut self) {
         let is_closed = |fd| real::descriptor(fd).is_some_and(|fd| fcntl_getfd(fd).is_err());
-        if !(0..3).any(is_closed) {
+        if !(0..STANDARD).any(is_closed) {
             return;
         }
         HAS_FILES.store(true, Ordering::Relaxed);
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         while let Ok(fd) = rustix::fs::open("/dev/null", flags, Mode::empty()) {
-            if fd.as_raw_fd() > 2 {
+            if fd.as_raw_fd() >= STANDARD {
                 break;
             }
             self.standard.push(fd);
@@ -264,6 +274,18 @@ impl Files {
             self.standard.clear();
         }
     }
+}
+
+/// Opens the file of a descriptor once more.
+fn opened(fd: BorrowedFd<'_>, access: Access) -> Result<File, Errno> {
+    let opened = File::options()
+        .read(access.read)
+        .write(access.write)
+        .append(access.append)
+        .dsync(access.dsync)
+        .sync(access.sync)
+        .open(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()));
+    opened.map_err(|error| error.errno())
 }
 
 /// Closes a file, if no other thread uses it, and its descriptors are its own.

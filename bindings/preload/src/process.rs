@@ -2,10 +2,14 @@
 //! descriptors of those of its parent: a lock that another thread of its parent held stays locked
 //! in it. A child of vfork uses its parent's memory and has separate descriptors: it gets nothing.
 
+use std::ops::Deref;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use diopter::{Errno, File};
 use diopter_os::{fork, ids};
+use rustix::fs::OFlags;
 
 use crate::files::Files;
 
@@ -65,18 +69,36 @@ impl Process {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the numbers 0, 1 and 2 from the engine's files for as long as the result lives.
-    pub fn serving(&self) -> Serving<'_> {
-        self.files().begin_serving();
-        Serving(self)
+    /// Returns the engine's file of a descriptor with these flags, to serve a request with. As long
+    /// as the result lives the numbers 0, 1 and 2 are kept from the engine's files. Both are done
+    /// under one lock: a number that the program closes between them would be the file's.
+    ///
+    /// # Errors
+    /// Those of [`Files::of`].
+    pub fn serving(&self, fd: BorrowedFd<'_>, flags: OFlags) -> Result<Serving<'_>, Errno> {
+        let mut files = self.files();
+        files.begin_serving();
+        let file = files.of(fd, flags).inspect_err(|_| files.end_serving())?;
+        Ok(Serving { process: self, file })
     }
 }
 
 /// A request is served.
-pub struct Serving<'p>(&'p Process);
+pub struct Serving<'p> {
+    process: &'p Process,
+    file: Arc<File>,
+}
+
+impl Deref for Serving<'_> {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
 
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
-        self.0.files().end_serving();
+        self.process.files().end_serving();
     }
 }
