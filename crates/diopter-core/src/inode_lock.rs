@@ -36,6 +36,8 @@ struct Shard(AtomicU32);
 struct HeldRange {
     range: FileRange,
     exclusive: bool,
+    /// The device may have a write of it for as long as the process lives.
+    is_for_ever: bool,
 }
 
 /// A writer in the queue.
@@ -111,6 +113,8 @@ pub(crate) struct Contended {
     changes: u64,
     /// True if only writers are in the way that could proceed and whose threads do not try again.
     pub(crate) is_yielding: bool,
+    /// True if a write is in the way that never releases the lock: there is nothing to wait for.
+    pub(crate) is_for_ever: bool,
 }
 
 impl Default for InodeLock {
@@ -152,7 +156,7 @@ impl InodeLock {
         if state.is_held(range, false) || state.before(range, false, u64::MAX).next().is_some() {
             return None;
         }
-        state.holds.push(HeldRange { range, exclusive: false });
+        state.holds.push(HeldRange { range, exclusive: false, is_for_ever: false });
         Some(Hold::Shared(range))
     }
 
@@ -206,14 +210,15 @@ impl InodeLock {
         let is_free = is_alone && !state.is_held(range, exclusive);
         if is_free && state.before(range, exclusive, number).next().is_none() {
             state.waiters.retain(|waiter| waiter.number != number);
-            state.holds.push(HeldRange { range, exclusive });
+            state.holds.push(HeldRange { range, exclusive, is_for_ever: false });
             // From here on the count in `exclusive` belongs to the held lock.
             *ticket = Ticket::default();
             return Ok(if exclusive { Hold::Exclusive(range) } else { Hold::Shared(range) });
         }
         let is_yielding = is_free && state.can_all_lock(range, exclusive, number);
         ticket.number = state.enqueue((range, exclusive), drained, ticket.number);
-        Err(Contended { changes: state.changes, is_yielding })
+        let is_for_ever = state.held(range, exclusive).any(|other| other.is_for_ever);
+        Err(Contended { changes: state.changes, is_yielding, is_for_ever })
     }
 
     /// Returns the shards without a whole-block write in progress, as bits.
@@ -276,6 +281,26 @@ impl InodeLock {
         }
     }
 
+    /// Keeps a lock for as long as the process lives: a device may have the write of it, whose
+    /// blocks are in `range`. Writers that conflict with it find that out at once, and need not
+    /// wait.
+    pub(crate) fn keep_for_ever(&self, hold: &Hold, range: FileRange) {
+        let mut state = lock(&self.state);
+        match *hold {
+            Hold::Fast(_) => {
+                state.holds.push(HeldRange { range, exclusive: false, is_for_ever: true });
+            }
+            Hold::Shared(range) => state.note_for_ever(range, false),
+            Hold::Exclusive(range) => state.note_for_ever(range, true),
+        }
+        state.changes += 1;
+        drop(state);
+        if let Hold::Fast(shard) = *hold {
+            self.unlock_shard(shard);
+        }
+        self.changed.notify_all();
+    }
+
     #[cold]
     fn unlock_range(&self, range: FileRange, exclusive: bool) {
         let mut state = lock(&self.state);
@@ -334,8 +359,21 @@ impl Waiter {
 impl State {
     /// Returns true if a write is in progress in `range`.
     fn is_held(&self, range: FileRange, exclusive: bool) -> bool {
-        let mut others = self.holds.iter();
-        others.any(|other| (exclusive || other.exclusive) && overlap(other.range, range))
+        self.held(range, exclusive).next().is_some()
+    }
+
+    /// Returns the locks of writes in progress in `range`.
+    fn held(&self, range: FileRange, exclusive: bool) -> impl Iterator<Item = &HeldRange> {
+        let is_in_the_way = move |other: &&HeldRange| {
+            (exclusive || other.exclusive) && overlap(other.range, range)
+        };
+        self.holds.iter().filter(is_in_the_way)
+    }
+
+    fn note_for_ever(&mut self, range: FileRange, exclusive: bool) {
+        let mut held = self.holds.iter_mut();
+        let held = held.find(|held| held.range == range && held.exclusive == exclusive);
+        held.expect("a held lock").is_for_ever = true;
     }
 
     /// Returns the waiters before `number` that have precedence.

@@ -63,7 +63,8 @@ impl Core {
     /// this thread started before, on this engine or another.
     ///
     /// # Errors
-    /// `EBUSY` when writes of this process are not over within [`INODE_LOCK_WAIT_MAX`].
+    /// `EBUSY` when writes of this process are not over within [`INODE_LOCK_WAIT_MAX`], and at once
+    /// where a lost backend may have one of them.
     pub fn exclusively<R>(&mut self, target: &Target, f: impl FnOnce() -> R) -> Result<R, Errno> {
         let deadline = Deadline::after(INODE_LOCK_WAIT_MAX);
         loop {
@@ -90,7 +91,7 @@ impl Core {
                     inode_lock.unlock(hold);
                     return Ok(result);
                 }
-                Err(_) if deadline.left().is_zero() => {
+                Err(seen) if seen.is_for_ever || deadline.left().is_zero() => {
                     inode_lock.cancel(&mut ticket);
                     return Err(Errno::EBUSY);
                 }

@@ -97,6 +97,9 @@ pub fn acquire(
     if pending.lock.waits_since == Nanos::default() {
         pending.lock.waits_since = now;
     }
+    if matches!(&obstacle, Some(Obstacle::InodeLock(contended)) if contended.is_for_ever) {
+        return pending.fail(Errno::EBUSY, pending.rest());
+    }
     let waited = Duration::from_nanos(now.since(pending.lock.waits_since));
     if waited > INODE_LOCK_WAIT_MAX {
         return pending.fail(Errno::EBUSY, pending.rest());

@@ -226,9 +226,12 @@ impl Core {
             lock::release(&mut self.table.entries[place], &target);
         }
         let is_over = self.flight.slab.held() == 0;
-        for Stranded { target, hold, locked } in std::mem::take(&mut self.stranded) {
+        for Stranded { target, hold, touched, locked } in std::mem::take(&mut self.stranded) {
             if !is_over {
                 // The inode lock stays, with the lock, for other open files of the inode.
+                if let Some(hold) = hold {
+                    target.inode_lock().keep_for_ever(&hold, touched);
+                }
                 std::mem::forget(Arc::clone(target.inode_lock()));
                 continue;
             }
@@ -254,7 +257,8 @@ fn strand_if_held(core: &mut Core, place: usize) {
     let (hold, locked) = (pending.hold.take(), pending.lock.locked.take());
     if hold.is_some() || locked.is_some() {
         let target = Arc::clone(core.table.targets.get(id));
-        core.stranded.push(Stranded { target, hold, locked });
+        let touched = target.touched(pending.range);
+        core.stranded.push(Stranded { target, hold, touched, locked });
     }
 }
 

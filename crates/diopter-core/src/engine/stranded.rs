@@ -9,5 +9,7 @@ use crate::units::FileRange;
 pub struct Stranded {
     pub target: Arc<Target>,
     pub hold: Option<Hold>,
+    /// The blocks of the write.
+    pub touched: FileRange,
     pub locked: Option<FileRange>,
 }

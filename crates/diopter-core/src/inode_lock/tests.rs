@@ -56,6 +56,27 @@ fn later_writers_of_its_range_wait_behind_one_that_waits_and_others_do_not() {
 }
 
 #[test]
+fn a_lock_that_is_kept_for_ever_is_known_to_those_that_it_blocks() {
+    let inode_lock = InodeLock::new();
+    let fast = inode_lock.try_lock_shared(range(0, 10), 0).expect("no writer is exclusive");
+    let edge = |from, to| {
+        let mut ticket = Ticket::default();
+        let locked = inode_lock.lock_exclusive(range(from, to), &mut ticket);
+        inode_lock.cancel(&mut ticket);
+        locked.map(|hold| inode_lock.unlock(hold)).map_err(|seen| seen.is_for_ever)
+    };
+    assert_eq!(edge(5, 15), Err(false));
+    inode_lock.keep_for_ever(&fast, range(0, 10));
+    assert_eq!([edge(5, 15), edge(10, 15)], [Err(true), Ok(())]);
+    let exclusive = inode_lock.lock_exclusive(range(20, 30), &mut Ticket::default()).expect("free");
+    inode_lock.keep_for_ever(&exclusive, range(20, 30));
+    let seen = inode_lock.lock_shared(range(25, 26), 1, &mut Ticket::default());
+    assert!(seen.expect_err("it is held").is_for_ever);
+    assert!(inode_lock.try_lock_shared(range(0, 10), 1).is_some(), "whole blocks share it");
+    assert_eq!(edge(15, 20), Ok(()));
+}
+
+#[test]
 fn writers_of_whole_blocks_have_their_turn_among_exclusive_ones() {
     let inode_lock = InodeLock::new();
     let (mut second, mut third) = (Ticket::default(), Ticket::default());

@@ -50,7 +50,7 @@ impl Layout {
             sync(&object.opened).map_err(system("flush object", &object.path))?;
         }
         let sizes: Vec<u64> = objects.iter().map(|object| object.size).collect();
-        self.rewrite(self.manifest.sealed(Some(&sizes)), what)?;
+        self.rewrite(self.manifest.sealed(Some(&sizes)), what, || ())?;
         self.directory.sync().map_err(system(what, &self.path))
     }
 
@@ -63,7 +63,7 @@ impl Layout {
         let what = "unseal layout";
         self.check_change(what)?;
         let _lock = self.lock(what)?;
-        self.rewrite(self.manifest.sealed(None), what)?;
+        self.rewrite(self.manifest.sealed(None), what, || ())?;
         self.directory.sync().map_err(system(what, &self.path))
     }
 
@@ -148,8 +148,14 @@ impl Layout {
         Ok((OpenedObject { opened, path, size: 0 }, (old.mode() & 0o777, kept)))
     }
 
-    /// Replaces the manifest, under the lock of [`Layout::lock`].
-    fn rewrite(&mut self, manifest: Manifest, what: &'static str) -> Result<(), LayoutError> {
+    /// Replaces the manifest, under the lock of [`Layout::lock`]. Calls `replaced` as soon as the
+    /// name may be of the new manifest, also if an error follows.
+    fn rewrite(
+        &mut self,
+        manifest: Manifest,
+        what: &'static str,
+        replaced: impl FnOnce(),
+    ) -> Result<(), LayoutError> {
         if manifest == self.manifest {
             return Ok(());
         }
@@ -166,6 +172,7 @@ impl Layout {
             self.directory.remove(&temporary).unwrap_or(());
             return Err(fail(errno));
         }
+        replaced();
         if !self.directory.is_name_of(&self.name, file.as_fd()).map_err(&fail)? {
             // A process that may change the directory has replaced one of the two names.
             return Err(LayoutError::new(LayoutErrorKind::Changed, what, &self.path));
@@ -257,8 +264,9 @@ impl Replacement<'_> {
     /// # Errors
     /// Fails with `Changed` if the layout is not what it was when the new objects were created;
     /// they are removed. Fails with `Busy`, `NoSpace` or `System`, and leaves the layout unchanged
-    /// and removes the new objects, except when the final flush of the directory fails: then the
-    /// layout is the new one, a crash may bring the old one back, and both have their objects.
+    /// and removes the new objects, except when what follows the replacement fails: the look at the
+    /// manifest's name, or the final flush of the directory. Then the layout is the new one, a crash
+    /// may bring the old one back, and both have their objects.
     pub fn commit(self) -> Result<Vec<LayoutError>, LayoutError> {
         let what = "replace layout";
         let Replacement { layout, manifest, made, objects, modes } = self;
@@ -275,8 +283,8 @@ impl Replacement<'_> {
         }
         made.sync_dirs()?;
         let old = layout.manifest.clone();
-        layout.rewrite(manifest, what)?;
-        made.keep();
+        // A failure after the replacement leaves a manifest that names the new objects.
+        layout.rewrite(manifest, what, || made.keep())?;
         layout.directory.sync().map_err(system(what, &layout.path))?;
         Ok(layout.remove_objects(&old))
     }

@@ -184,10 +184,7 @@ impl Door {
         let sources = ground.sources.file.parent().expect("a directory");
         let mut names = vec![text(&ground.dir), text(&ground.objects), text(sources)];
         if self.program != Program::Dio {
-            names.extend(
-                ["bytes [", "request: ", "request for [", "flush", "open", "size"]
-                    .map(str::to_owned),
-            );
+            names.extend(["bytes [", "request for [", "flush", "open", "size"].map(str::to_owned));
         }
         if self.program == Program::Store {
             // It names the step, as `LocalFileSystem` does.

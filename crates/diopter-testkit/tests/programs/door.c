@@ -82,7 +82,7 @@ static int by_queue(struct dpt_file *file, char *bytes, size_t length, int write
         request.offset = (int64_t)at;
         request.buf = bytes + at;
         request.length = piece_of(at, length);
-        request.user_data = request.length;
+        request.user_data = at;
         if (dpt_queue_submit(queue, &request, 1) != 1)
             return failed("submit");
     }
@@ -92,12 +92,13 @@ static int by_queue(struct dpt_file *file, char *bytes, size_t length, int write
         if (taken < 1)
             return failed("complete");
         if (done.result < 0) {
-            fprintf(stderr, "request: %s\n", dpt_completion_detail(queue, 0));
+            fprintf(stderr, "%s\n", dpt_completion_detail(queue, 0));
             return 2;
         }
-        if ((uint64_t)done.result != done.user_data) {
-            fprintf(stderr, "request: %lld of %llu bytes\n", (long long)done.result,
-                    (unsigned long long)done.user_data);
+        size_t at = (size_t)done.user_data;
+        if ((size_t)done.result != piece_of(at, length)) {
+            fprintf(stderr, "bytes [%zu, %zu): %lld were moved\n", at,
+                    at + piece_of(at, length), (long long)done.result);
             return 2;
         }
         count -= taken;
