@@ -110,7 +110,8 @@ impl Ticket {
 /// A failed attempt. [`InodeLock::wait`] waits for a change since then.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Contended {
-    changes: u64,
+    /// Changes of the lock so far.
+    pub(crate) changes: u64,
     /// True if only writers are in the way that could proceed and whose threads do not try again.
     pub(crate) is_yielding: bool,
     /// True if a write is in the way that never releases the lock: there is nothing to wait for.
@@ -364,9 +365,8 @@ impl State {
 
     /// Returns the locks of writes in progress in `range`.
     fn held(&self, range: FileRange, exclusive: bool) -> impl Iterator<Item = &HeldRange> {
-        let is_in_the_way = move |other: &&HeldRange| {
-            (exclusive || other.exclusive) && overlap(other.range, range)
-        };
+        let is_in_the_way =
+            move |other: &&HeldRange| (exclusive || other.exclusive) && overlap(other.range, range);
         self.holds.iter().filter(is_in_the_way)
     }
 

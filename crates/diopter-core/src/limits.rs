@@ -85,8 +85,11 @@ pub(crate) const ATTEMPTS_AGAIN_MAX: u32 = 16;
 /// (io_uring/io-wq.c).
 pub const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Time that a write, a `set_len` or a close waits for writes to the same blocks that another
-/// thread has in flight and does not reap.
+/// Time that a write or a `set_len` waits for writes to the same blocks while no write of the file
+/// completes: another thread has writes in flight and does not reap them.
+pub const UNREAPED_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Time that a write, a `set_len` or a close waits for writes to the same blocks at most.
 pub const INODE_LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Time that a write waits for an earlier one that could proceed but whose thread does not ask

@@ -12,7 +12,9 @@ use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::error::IoErrorKind;
 use crate::inode_lock::Contended;
-use crate::limits::{FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, OWN_LOCK_WAIT_MAX, YIELD_MAX};
+use crate::limits::{
+    FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, OWN_LOCK_WAIT_MAX, UNREAPED_WAIT_MAX, YIELD_MAX,
+};
 use crate::policy::{Policies, RoutePolicy};
 use crate::units::{FileRange, is_aligned};
 
@@ -94,14 +96,21 @@ pub fn acquire(
         return if pending.has_failed() { Next::Ended } else { Next::Window };
     }
     let now = now();
-    if pending.lock.waits_since == Nanos::default() {
+    let waited_since = |since| Duration::from_nanos(now.since(since));
+    let is_first = pending.lock.waits_since == Nanos::default();
+    if is_first {
         pending.lock.waits_since = now;
     }
-    if matches!(&obstacle, Some(Obstacle::InodeLock(contended)) if contended.is_for_ever) {
-        return pending.fail(Errno::EBUSY, pending.rest());
+    let waited = waited_since(pending.lock.waits_since);
+    let mut is_over = waited > INODE_LOCK_WAIT_MAX;
+    if let Some(Obstacle::InodeLock(contended)) = &obstacle {
+        if is_first || pending.lock.changed.0 != contended.changes {
+            pending.lock.changed = (contended.changes, now);
+        }
+        is_over |= contended.is_for_ever;
+        is_over |= waited_since(pending.lock.changed.1) > UNREAPED_WAIT_MAX;
     }
-    let waited = Duration::from_nanos(now.since(pending.lock.waits_since));
-    if waited > INODE_LOCK_WAIT_MAX {
+    if is_over {
         return pending.fail(Errno::EBUSY, pending.rest());
     }
     if let Some(Obstacle::Lock(range)) = obstacle
