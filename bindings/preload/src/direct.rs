@@ -121,8 +121,8 @@ pub fn flags_of<'a>(number: c_int) -> Option<(BorrowedFd<'a>, OFlags)> {
     is_direct.then_some((fd, flags))
 }
 
-/// Returns the engine's file of a descriptor, to serve a request. The program asked for I/O, and not for an open: what
-/// the open fails with is the `EINVAL` that the program would have had.
+/// Returns the engine's file of a descriptor, to serve a request. The program asked for I/O, and
+/// not for an open: what the open fails with is the `EINVAL` that the program would have had.
 ///
 /// # Errors
 /// `EINVAL`.

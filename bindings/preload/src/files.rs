@@ -14,10 +14,12 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use diopter::{BackendKind, EngineOptions, Errno, File, use_for_this_thread};
+use diopter_os::dir::paths_in;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fcntl_getfl};
 use rustix::io::{FdFlags, fcntl_getfd};
 
@@ -340,8 +342,7 @@ fn has_locks(fd: RawFd) -> bool {
 
 /// Returns the descriptors of the process. That of the directory is closed by then.
 pub fn open_descriptors() -> impl Iterator<Item = RawFd> {
-    let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let numbers: Vec<_> =
-        names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let number = |path: PathBuf| path.file_name()?.to_str()?.parse().ok();
+    let numbers: Vec<_> = paths_in(Path::new("/proc/self/fd")).filter_map(number).collect();
     numbers.into_iter()
 }

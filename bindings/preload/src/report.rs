@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use diopter_os::dir::paths_in;
 use diopter_os::ids::effective_user;
 use rustix::fs::{FileType, Mode, OFlags};
 
@@ -109,8 +110,8 @@ pub fn note_foreign() {
     if !is_on() {
         return;
     }
-    let links = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let mut targets = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let links = paths_in(Path::new("/proc/self/fd"));
+    let mut targets = links.filter_map(|link| std::fs::read_link(link).ok());
     if targets.any(|target| target.as_os_str() == "anon_inode:[io_uring]") {
         add(Counter::UsesUring, 1);
     }

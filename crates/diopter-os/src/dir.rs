@@ -6,7 +6,7 @@ use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::retry_on_intr;
@@ -65,6 +65,17 @@ impl Document {
             names: u64::from(stat.st_nlink),
         })
     }
+}
+
+/// Returns the paths in a directory, in the order of the file system; none where the directory
+/// cannot be read, and no more after an error. Unlike `std::fs::read_dir` it does not panic where a
+/// sandbox refuses close(2).
+pub fn paths_in(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let path = path.to_owned();
+    let entries = Dir::open(&path).and_then(|dir| Ok(rustix::fs::Dir::read_from(&dir.fd)?));
+    let entries = entries.into_iter().flatten().map_while(Result::ok);
+    let names = entries.map(|entry| OsString::from_vec(entry.file_name().to_bytes().to_owned()));
+    names.filter(|name| name != "." && name != "..").map(move |name| path.join(name))
 }
 
 impl Dir {

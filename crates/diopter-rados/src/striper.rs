@@ -105,7 +105,7 @@ impl File {
             Access::Read | Access::Write => {
                 let steps = pool.write_op().assert_exists();
                 let lease = lease_of(pool, how)?;
-                let names = (first.clone(), lease::cookie());
+                let names = (first.clone(), lease::cookie()?);
                 Some(Lease::take(pool, names, lease, steps).map_err(explained)?)
             }
         };
@@ -174,7 +174,7 @@ impl File {
         (lease, is_marked): (Duration, bool),
     ) -> Result<File, Error> {
         let how = Open { access: Access::Write, lease };
-        let cookie = lease::cookie();
+        let cookie = lease::cookie()?;
         let mut steps = pool.write_op().create_exclusive();
         for (attribute, value) in layout.attributes() {
             steps = steps.set_attribute(attribute, value.as_bytes())?;

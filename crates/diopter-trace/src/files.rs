@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use diopter_os::dir::paths_in;
+
 use crate::event::{Device, Inode};
 use crate::model::TracedFile;
 use crate::names::{self, FileId, Paths, file_of};
@@ -39,7 +41,7 @@ impl Files {
     pub fn refresh(&mut self) {
         self.file_systems.extend(mounts());
         self.backing.extend(backing_files());
-        for path in self.words.iter().flat_map(paths_in) {
+        for path in self.words.iter().flat_map(paths_of_word) {
             if let Some(file) = file_of(&path) {
                 self.paths.add(file, path);
             }
@@ -104,7 +106,7 @@ impl Files {
         let is_btrfs = |path: &PathBuf| file_of(path).is_some_and(|file| file.subvolume.is_some());
         let mut paths = self.paths.direct_on_btrfs.clone();
         if paths.is_empty() {
-            paths.extend(self.words.iter().skip(1).flat_map(paths_in).filter(is_btrfs));
+            paths.extend(self.words.iter().skip(1).flat_map(paths_of_word).filter(is_btrfs));
         }
         paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
     }
@@ -131,7 +133,7 @@ impl Files {
 }
 
 /// Returns the paths that a word of a command may hold: the word, or what is behind its `=`.
-fn paths_in(word: &OsString) -> Vec<PathBuf> {
+fn paths_of_word(word: &OsString) -> Vec<PathBuf> {
     let mut paths = vec![PathBuf::from(word)];
     if let Some((_, value)) = word.to_str().and_then(|word| word.split_once('=')) {
         paths.push(PathBuf::from(value));
@@ -170,11 +172,8 @@ pub fn devices_of(path: &Path) -> io::Result<Vec<Device>> {
 }
 
 fn partitions_of(disk: Device) -> impl Iterator<Item = Device> {
-    let entries = fs::read_dir(block(disk)).into_iter().flatten().flatten();
-    let partitions = entries.filter(|entry| entry.path().join("partition").exists());
-    partitions.filter_map(|entry| {
-        parse_numbers(fs::read_to_string(entry.path().join("dev")).ok()?.trim())
-    })
+    let partitions = paths_in(&block(disk)).filter(|path| path.join("partition").exists());
+    partitions.filter_map(|path| parse_numbers(fs::read_to_string(path.join("dev")).ok()?.trim()))
 }
 
 fn devices_of_btrfs(path: &Path) -> Option<Vec<Device>> {
@@ -187,9 +186,9 @@ fn devices_of_btrfs(path: &Path) -> Option<Vec<Device>> {
     let source = names::device_of(Path::new(mount.mount_source.as_deref()?)).ok()?;
     let mut devices = vec![parse_numbers(&mount.majmin)?, source];
     // `/sys/fs/btrfs/UUID/devices` has a link for each disk.
-    for entry in fs::read_dir("/sys/fs/btrfs").into_iter().flatten().flatten() {
-        let links = fs::read_dir(entry.path().join("devices")).into_iter().flatten().flatten();
-        let numbers = links.filter_map(|link| fs::read_to_string(link.path().join("dev")).ok());
+    for path in paths_in(Path::new("/sys/fs/btrfs")) {
+        let links = paths_in(&path.join("devices"));
+        let numbers = links.filter_map(|link| fs::read_to_string(link.join("dev")).ok());
         let disks: Vec<Device> =
             numbers.filter_map(|numbers| parse_numbers(numbers.trim())).collect();
         if disks.contains(&source) {
@@ -212,9 +211,8 @@ pub fn file_system_of(device: Device) -> String {
 }
 
 fn backing_files() -> Vec<Inode> {
-    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let backing = devices.filter_map(|device| {
-        let path = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
+    let backing = paths_in(Path::new("/sys/block")).filter_map(|device| {
+        let path = fs::read_to_string(device.join("loop/backing_file")).ok()?;
         file_of(Path::new(path.trim_end())).map(|file| file.inode)
     });
     backing.collect()

@@ -1,11 +1,13 @@
 //! A private trace instance: created, configured, and removed however the run ends. Nothing here
 //! touches the global buffer or anyone else's instance.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use diopter_os::dir::{Dir, paths_in};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
@@ -169,8 +171,8 @@ impl Instance {
             source,
         };
         let mut cpus = Vec::new();
-        for entry in fs::read_dir(&path).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name();
+        let dir = Dir::open(&path).map_err(|errno| failed(errno.into()))?;
+        for name in dir.names().map_err(|errno| failed(errno.into()))? {
             let number = name.to_str().and_then(|name| name.strip_prefix("cpu"));
             cpus.extend(number.and_then(|number| number.parse::<u32>().ok()));
         }
@@ -311,12 +313,11 @@ fn lost_of(stats: &str) -> u64 {
 
 /// Removes the instances whose process is gone. Those of a living process are its own.
 fn remove_orphans(instances: &Path) {
-    let Ok(entries) = fs::read_dir(instances) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+    for path in paths_in(instances) {
+        let name = path.file_name().and_then(OsStr::to_str);
+        let name = name.and_then(|name| name.strip_prefix(PREFIX));
         if name.is_some_and(|name| process::is_gone(name, '-')) {
-            remove(&entry.path());
+            remove(&path);
         }
     }
 }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use diopter_os::dir::paths_in;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -201,9 +202,8 @@ impl Cgroup {
             && groups.len() < CGROUPS_MAX
         {
             let Ok(metadata) = fs::metadata(&dir) else { continue };
-            let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
-            let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-            waiting.extend(entries.filter(is_dir).map(|entry| entry.path()));
+            let is_dir = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+            waiting.extend(paths_in(&dir).filter(is_dir));
             groups.push((dir, metadata.ino()));
         }
         groups
@@ -225,11 +225,10 @@ impl Scope {
         let processes: HashSet<u32> = self.members.iter().map(|member| member.process).collect();
         for process in processes {
             let dir = Path::new("/proc").join(process.to_string());
-            let links = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
-            let is_ring = |link: fs::DirEntry| {
-                fs::read_link(link.path()).is_ok_and(|to| to == Path::new("anon_inode:[io_uring]"))
+            let is_ring = |link: PathBuf| {
+                fs::read_link(link).is_ok_and(|to| to == Path::new("anon_inode:[io_uring]"))
             };
-            if links.into_iter().any(is_ring) {
+            if paths_in(&dir.join("fd")).any(is_ring) {
                 self.with_rings.insert(process);
             }
             let maps = fs::read_to_string(dir.join("maps")).unwrap_or_default();
@@ -312,8 +311,7 @@ fn numbers_of_file(path: &Path) -> Vec<u32> {
 
 /// The entries of a directory of `/proc` whose names are numbers.
 fn numbers_in(dir: &Path) -> impl Iterator<Item = u32> + use<> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    paths_in(dir).filter_map(|path| path.file_name()?.to_str()?.parse().ok())
 }
 
 /// Adds the descendants of processes, which a server has had since it was started.

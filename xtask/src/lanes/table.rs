@@ -447,7 +447,7 @@ pub const QUICK: [&str; 15] = [
 ];
 
 /// Seconds of each fuzz target.
-pub const FUZZ_SECONDS: u64 = 4;
+pub const FUZZ_SECONDS: u64 = 2;
 
 pub const fn plain(name: &'static str, budget: u64, steps: &'static [Step]) -> Lane {
     Lane { name, budget, needs: &[], uses: &[], steps, is_extra: false }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use diopter::probe;
 use diopter_core::backend::BackendKind;
+use diopter_os::dir::paths_in;
 
 use crate::document::{CgroupLimits, Cpu, DeviceFacts, Environment, FileSystemFacts, QueueFacts};
 
@@ -168,9 +169,8 @@ fn text(path: impl AsRef<Path>) -> String {
 
 /// Returns the files of a directory with their texts, except empty and unreadable ones.
 fn files(dir: &Path) -> BTreeMap<String, String> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten().take(FILES_MAX);
-    let facts =
-        entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), text(entry.path())));
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let facts = paths_in(dir).take(FILES_MAX).map(|path| (name(&path), text(path)));
     facts.filter(|(_, value)| !value.is_empty()).collect()
 }
 

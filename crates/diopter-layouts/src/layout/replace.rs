@@ -264,9 +264,9 @@ impl Replacement<'_> {
     /// # Errors
     /// Fails with `Changed` if the layout is not what it was when the new objects were created;
     /// they are removed. Fails with `Busy`, `NoSpace` or `System`, and leaves the layout unchanged
-    /// and removes the new objects, except when what follows the replacement fails: the look at the
-    /// manifest's name, or the final flush of the directory. Then the layout is the new one, a crash
-    /// may bring the old one back, and both have their objects.
+    /// and removes the new objects, except when what follows the replacement fails: the look at
+    /// the manifest's name, or the final flush of the directory. Then the layout is the new one, a
+    /// crash may bring the old one back, and both have their objects.
     pub fn commit(self) -> Result<Vec<LayoutError>, LayoutError> {
         let what = "replace layout";
         let Replacement { layout, manifest, made, objects, modes } = self;

@@ -8,8 +8,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use diopter_os::random;
 use rustix::time::{ClockId, clock_gettime};
-use uuid::Uuid;
+use uuid::Builder;
 
 use crate::error::{Error, ErrorKind};
 use crate::loader::{Pool, WriteOp};
@@ -330,8 +331,13 @@ impl Held {
 }
 
 /// Returns a cookie that no holder of a lock has.
-pub fn cookie() -> String {
-    Uuid::new_v4().to_string()
+///
+/// # Errors
+/// The errno of getrandom(2), where a sandbox refuses it and its device.
+pub fn cookie() -> Result<String, Error> {
+    let bytes =
+        random::bytes().map_err(|errno| Error::new(ErrorKind::Os(errno.raw()), "getrandom"))?;
+    Ok(Builder::from_random_bytes(bytes).into_uuid().to_string())
 }
 
 /// True if the store replied that the lock is not this client's any more.

@@ -12,12 +12,12 @@ use diopter::{
     AdmitErrorKind, Bytes, Errno, FileRange, FinishedRequest, Policies, Preset, RangeState,
     Request, StopReason, Transfer,
 };
-use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, SimObject, World};
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::backend::{BackingObject, Checked};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::stripe::Striping;
-use diopter_os::{BioResult, Op, OpenObject};
+use diopter_os::{BioResult, Op};
 use diopter_testkit::altered;
 use diopter_testkit::memory::filled as memory;
 
@@ -192,7 +192,7 @@ fn a_failed_bio_of_several_stripes_fails_each_of_them_and_no_other() {
 
 /// sanity 398k: objects on targets 0, 1, 0, 1, of which target 0 is full.
 #[test]
-fn without_space_for_the_first_stripe_nothing_is_written_and_the_size_stays_0() {
+fn without_facts_for_the_first_stripe_nothing_is_written_and_the_size_stays_0() {
     let bench = Plan { capacities: vec![0, 64 * MIB, 0, 64 * MIB], ..Plan::default() }.set_up();
     let finished = bench.run(Request::write(0, memory(8 * MIB, 7)));
     assert_eq!(finished.result.as_ref().map_err(|error| error.errno), Err(Errno::ENOSPC));
@@ -205,7 +205,7 @@ fn without_space_for_the_first_stripe_nothing_is_written_and_the_size_stays_0() 
 
 /// sanity 398l: objects on targets 1, 0, 1, 0, of which target 0 is full.
 #[test]
-fn without_space_for_the_second_stripe_exactly_the_first_is_written() {
+fn without_facts_for_the_second_stripe_exactly_the_first_is_written() {
     let bench = Plan { capacities: vec![64 * MIB, 0, 64 * MIB, 0], ..Plan::default() }.set_up();
     let finished = bench.run(Request::write(0, memory(8 * MIB, 7)));
     let stopped = Transfer::Stopped { done: Bytes::new(MIB), why: StopReason::NoSpace };
@@ -241,7 +241,7 @@ fn a_short_write_whose_result_no_caller_takes_fails_the_next_flush() {
 
 /// Whatever window of the request meets the end of the space.
 #[test]
-fn a_tail_without_space_leaves_what_is_in_front_of_it_as_the_result() {
+fn a_tail_without_facts_leaves_what_is_in_front_of_it_as_the_result() {
     let bench = Plan { capacities: vec![MIB, 64 * MIB], ..Plan::default() }.set_up();
     let finished = bench.run(Request::write(0, memory(2 * MIB + 100, 7)));
     assert_eq!(finished.result.as_ref().map(|moved| moved.get()), Ok(2 * MIB));
@@ -361,39 +361,6 @@ fn strict_refuses_an_unaligned_tail_of_a_striped_file_too() {
     assert_eq!(refused.expect_err("its tail").error.kind, AdmitErrorKind::WouldBuffer);
 }
 
-/// An object whose file system reports nothing of its space.
-struct Mute(SimObject);
-
-impl BackingObject for Mute {
-    fn direct(&self) -> &OpenObject {
-        self.0.direct()
-    }
-
-    fn buffered(&self) -> Result<&OpenObject, Errno> {
-        self.0.buffered()
-    }
-
-    fn buffered_if_open(&self) -> Option<&OpenObject> {
-        self.0.buffered_if_open()
-    }
-
-    fn size(&self) -> Result<u64, Errno> {
-        self.0.size()
-    }
-
-    fn set_size(&self, size: u64) -> Result<(), Errno> {
-        self.0.set_size(size)
-    }
-
-    fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {
-        self.0.try_lock(start, end)
-    }
-
-    fn unlock(&self, start: u64, end: u64) {
-        self.0.unlock(start, end);
-    }
-}
-
 #[test]
 fn where_nothing_can_be_asked_a_first_write_goes_one_by_one_and_the_next_side_by_side() {
     let world = World::new(vec![Disk::new(64 * MIB, 512, 512); 4]);
@@ -405,8 +372,8 @@ fn where_nothing_can_be_asked_a_first_write_goes_one_by_one_and_the_next_side_by
         }
     });
     let engine = Engine::on_backend(slab, Box::new(backend), Policies::default());
-    let backings =
-        (0..4).map(|number| Arc::new(Mute(world.object(number))) as Arc<dyn BackingObject>);
+    let backings = (0..4)
+        .map(|number| Arc::new(world.object(number).without_facts()) as Arc<dyn BackingObject>);
     let striping = Striping::new(MIB, 4).expect("a striping");
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };

@@ -1,6 +1,7 @@
 //! The state of a striped file's objects, and findings about it. Reads only.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +11,7 @@ use diopter::layouts::{LayoutError, LayoutErrorKind};
 use diopter_layouts::layout::{
     Layout, OBJECT_ATTRIBUTE, Object, ObjectAccess, ObjectKind, OpenedObject,
 };
+use diopter_os::dir::paths_in;
 use diopter_os::xattr;
 use diopter_text::untrusted;
 
@@ -164,16 +166,12 @@ fn left_over(layout: &Layout) -> Option<FindingText> {
     let parents = objects.filter(|object| matches!(object.kind, ObjectKind::File { .. }));
     let parents = parents.filter_map(|it| Some(layout.object_path(it).parent()?.to_owned()));
     let dirs: BTreeSet<PathBuf> = parents.chain([home.clone()]).collect();
-    let entries = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
-    let left: Vec<PathBuf> = entries
-        .take(ENTRIES_MAX)
-        .flatten()
-        .filter_map(|entry| {
-            let (path, found) = (entry.path(), entry.file_name().into_string().ok()?);
-            let is_left = is_replacement_of(name, &found) && has_other_mark(&path, &uuid);
-            is_left.then_some(path)
-        })
-        .collect();
+    let is_left = |path: &PathBuf| {
+        let found = path.file_name().and_then(OsStr::to_str);
+        found.is_some_and(|found| is_replacement_of(name, found)) && has_other_mark(path, &uuid)
+    };
+    let paths = dirs.iter().flat_map(|dir| paths_in(dir)).take(ENTRIES_MAX);
+    let left: Vec<PathBuf> = paths.filter(is_left).collect();
     if left.is_empty() {
         return None;
     }
@@ -199,8 +197,8 @@ fn left_over(layout: &Layout) -> Option<FindingText> {
 
 /// Returns the objects of every striped file whose manifest is in a directory, by device and inode.
 fn objects_in(home: &Path) -> BTreeSet<(u64, u64)> {
-    let entries = std::fs::read_dir(home).into_iter().flatten().take(ENTRIES_MAX).flatten();
-    let layouts = entries.filter_map(|entry| Layout::open_marked(entry.path()).ok());
+    let paths = paths_in(home).take(ENTRIES_MAX);
+    let layouts = paths.filter_map(|path| Layout::open_marked(path).ok());
     let objects = |layout: Layout| -> Vec<(u64, u64)> {
         let objects = layout.manifest().objects().iter();
         objects.filter_map(|object| id_of(&layout.object_path(object))).collect()

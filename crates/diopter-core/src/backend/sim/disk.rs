@@ -194,7 +194,7 @@ impl World {
     #[must_use]
     pub fn object(&self, number: u32) -> SimObject {
         let [direct, buffered] = [2 * number, 2 * number + 1].map(OpenObject::simulated);
-        SimObject { world: self.clone(), number, direct, buffered }
+        SimObject { world: self.clone(), number, direct, buffered, lacks: Lacks::default() }
     }
 
     pub(super) fn disks(&self) -> MutexGuard<'_, Vec<Disk>> {
@@ -209,6 +209,16 @@ pub struct SimObject {
     number: u32,
     direct: OpenObject,
     buffered: OpenObject,
+    lacks: Lacks,
+}
+
+/// Abilities that a simulated file lacks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lacks {
+    /// It cannot be opened again without O_DIRECT.
+    buffered: bool,
+    /// Its file system reports nothing of its blocks and pages.
+    facts: bool,
 }
 
 impl SimObject {
@@ -217,6 +227,18 @@ impl SimObject {
     pub fn of_server(self) -> SimObject {
         let SimObject { direct, buffered, .. } = self;
         SimObject { direct: direct.of_server(), buffered: buffered.of_server(), ..self }
+    }
+
+    /// Makes it a file that cannot be opened again without O_DIRECT.
+    #[must_use]
+    pub fn direct_only(self) -> SimObject {
+        SimObject { lacks: Lacks { buffered: true, ..self.lacks }, ..self }
+    }
+
+    /// Makes it a file whose file system reports nothing of its blocks and pages.
+    #[must_use]
+    pub fn without_facts(self) -> SimObject {
+        SimObject { lacks: Lacks { facts: true, ..self.lacks }, ..self }
     }
 }
 
@@ -232,7 +254,7 @@ impl BackingObject for SimObject {
     }
 
     fn buffered(&self) -> Result<&OpenObject, Errno> {
-        Ok(&self.buffered)
+        if self.lacks.buffered { Err(Errno::EACCES) } else { Ok(&self.buffered) }
     }
 
     fn buffered_if_open(&self) -> Option<&OpenObject> {
@@ -248,15 +270,24 @@ impl BackingObject for SimObject {
     }
 
     fn blocks(&self, _start: u64, end: u64) -> Option<BlockFacts> {
+        if self.lacks.facts {
+            return None;
+        }
         let size = self.world.with_disk(self.number, |disk| disk.size());
         Some(BlockFacts { has_holes: end > size, ..BlockFacts::default() })
     }
 
     fn has_cached_pages(&self) -> Option<bool> {
+        if self.lacks.facts {
+            return None;
+        }
         self.world.with_disk(self.number, |disk| disk.has_cached_pages)
     }
 
     fn allocated(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        if self.lacks.facts {
+            return Vec::new();
+        }
         let size = self.world.with_disk(self.number, |disk| disk.size());
         if start < size { vec![(start, end.min(size))] } else { Vec::new() }
     }

@@ -3,12 +3,11 @@
 
 use diopter::engine::DetourReason;
 use diopter::{Errno, FinishedRequest, IoErrorKind, Policies, Request};
-use diopter_core::backend::BackingObject;
-use diopter_core::backend::sim::{Disk, Sim, SimObject, World};
+use diopter_core::backend::sim::{Disk, Sim, World};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
-use diopter_os::{BioId, BioResult, BioSpec, Op, OpenObject};
+use diopter_os::{BioId, BioResult, BioSpec, Op};
 
 use super::altered::Altered;
 use super::{CONFIG, LONG, memory};
@@ -68,43 +67,10 @@ impl Served {
     }
 }
 
-/// An object that cannot be opened again without O_DIRECT.
-struct DirectOnly(SimObject);
-
-impl BackingObject for DirectOnly {
-    fn direct(&self) -> &OpenObject {
-        self.0.direct()
-    }
-
-    fn buffered(&self) -> Result<&OpenObject, Errno> {
-        Err(Errno::EACCES)
-    }
-
-    fn buffered_if_open(&self) -> Option<&OpenObject> {
-        None
-    }
-
-    fn size(&self) -> Result<u64, Errno> {
-        self.0.size()
-    }
-
-    fn set_size(&self, size: u64) -> Result<(), Errno> {
-        self.0.set_size(size)
-    }
-
-    fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {
-        self.0.try_lock(start, end)
-    }
-
-    fn unlock(&self, start: u64, end: u64) {
-        self.0.unlock(start, end);
-    }
-}
-
 #[test]
 fn a_file_that_cannot_be_opened_again_ends_where_its_size_says() {
     let bench = served(false, |_, _| {});
-    let object = DirectOnly(bench.world.object(0).of_server());
+    let object = bench.world.object(0).of_server().direct_only();
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };
     let bench = Served { target: Target::alone(object, Identity, blocks, access), ..bench };
@@ -117,7 +83,7 @@ fn a_file_that_cannot_be_opened_again_ends_where_its_size_says() {
             *result = result.map(|moved| moved.min(700));
         }
     });
-    let object = DirectOnly(short.world.object(0).of_server());
+    let object = short.world.object(0).of_server().direct_only();
     let short = Served { target: Target::alone(object, Identity, blocks, access), ..short };
     let finished = short.run(Request::read(0, memory(4096, 0)));
     assert_eq!(finished.result.expect_err("no end").errno, Errno::EACCES);
