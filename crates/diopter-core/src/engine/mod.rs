@@ -20,6 +20,8 @@ mod next;
 mod pending;
 mod copies;
 mod flight;
+mod facts;
+mod judge;
 mod report;
 mod window;
 mod lock;

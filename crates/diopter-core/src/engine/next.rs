@@ -26,12 +26,31 @@ pub enum Next {
     Phase(Phase),
     /// The next window is chosen, or the request ends.
     Window,
+    /// The window is planned again, with this change.
+    Replan(Changed),
     /// A write needs its lock, or a lock of another kind.
     Lock,
     /// The request stays where it is until something that is not its own has happened.
     Wait(Option<Obstacle>),
     /// Nothing is left to do, except for a flush that a durable write owes.
     Ended,
+}
+
+/// A change with which a window is planned again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// A server refuses direct I/O that its open permitted: the page cache.
+    NoDirect,
+    /// The process may not write from this byte on.
+    Limit(u64),
+    /// Another process appended between the read of the size and the write.
+    LostAppend,
+    /// The kernel or the file system does not have `RWF_DONTCACHE`.
+    NoDontcache,
+    /// No bio of a read may run past the end of its object.
+    StopAtEnds,
+    /// The file became smaller, or a read was short: its size is read again.
+    Size,
 }
 
 /// An obstacle that a request waits for.

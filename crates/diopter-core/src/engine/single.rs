@@ -11,6 +11,7 @@ use crate::bio::pieces;
 use crate::engine::admit::{Admitted, buffered};
 use crate::engine::core::{Core, id_after};
 use crate::engine::flight::share_of;
+use crate::engine::judge;
 use crate::engine::pending::{Order, Pending, State, Taker, is_again};
 use crate::engine::target::Target;
 use crate::error::IoError;
@@ -326,13 +327,10 @@ fn result_at_length(
     match result {
         Ok(moved) => {
             let moved = u64::from(moved);
-            // A read that ends within a block, or reads nothing, has met the end of its object.
-            // Where a server ends a read within a block, the phases look further.
-            let ends_within = target.is_local() && !is_aligned(moved, target.blocks.read);
+            let end = (range.start() + moved, target.blocks.read);
             let is_end = op == RequestOp::Read
-                && target.striping().is_none()
-                && (moved == 0 || ends_within)
-                && !target.is_cut_off(range.start() + moved);
+                && judge::is_end_of_file(target, end, moved == 0) == Ok(true)
+                && !target.is_cut_off(end.0);
             is_end.then_some(Ok(Bytes::new(moved)))
         }
         Err(errno) if is_again(errno) => None,

@@ -3,12 +3,12 @@
 
 use std::ops::ControlFlow;
 
-use diopter_os::Errno;
+use diopter_os::{Errno, RwFlags};
 
 use crate::clock::Nanos;
 use crate::engine::core::Core;
 use crate::engine::flight::Flight;
-use crate::engine::next::{Built, Next, Obstacle, Phase};
+use crate::engine::next::{Built, Changed, Next, Obstacle, Phase};
 use crate::engine::pending::{Durability, Pending, State};
 use crate::engine::phase::{edges, flush, reserve, sync, transfer};
 use crate::engine::target::Target;
@@ -153,6 +153,10 @@ fn follow(
                 next = opened?;
                 continue;
             }
+            Next::Replan(changed) => {
+                next = replan(pending, target, changed);
+                continue;
+            }
             Next::Window => pending.state = State::NextWindow,
             Next::Lock => {
                 // An append that lost a race to another process keeps its exclusive lock: no other
@@ -171,6 +175,26 @@ fn follow(
         }
         return None;
     }
+}
+
+/// Carries out a change with which a window is planned again.
+fn replan(pending: &mut Pending, target: &Target, changed: Changed) -> Next {
+    pending.report.failure = None;
+    match changed {
+        Changed::NoDirect => target.note_no_direct(),
+        Changed::Limit(limit) => pending.limit = Some(limit),
+        Changed::LostAppend => return pending.try_again(Next::Lock),
+        Changed::NoDontcache => {
+            target.hybrid.note_refusal();
+            pending.flags = pending.flags.without(RwFlags::DONTCACHE);
+        }
+        Changed::StopAtEnds => pending.window.stops_at_ends = true,
+        Changed::Size => match target.size_in_blocks() {
+            Ok(size) => pending.lock.size = size,
+            Err(errno) => return pending.fail(errno, pending.window.range),
+        },
+    }
+    pending.try_again(Next::Window)
 }
 
 /// Builds the bios of a phase as far as the slab has room.

@@ -497,7 +497,7 @@ impl Target {
 
     /// Returns true if a read may begin within a block: not where each must be direct, nor where
     /// the file cannot be opened again without O_DIRECT.
-    pub(crate) fn reads_in_blocks(&self) -> bool {
+    pub(crate) fn can_read_within_blocks(&self) -> bool {
         !self.access.strict && self.buffered(ObjectIndex(0)).is_ok()
     }
 

@@ -7,7 +7,7 @@ use crate::engine::admit::buffered;
 use crate::engine::bounce::{BouncePool, window_bytes};
 use crate::engine::copies;
 use crate::engine::next::{Next, Phase};
-use crate::engine::pending::{Failure, Pending};
+use crate::engine::pending::Pending;
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES};
@@ -106,18 +106,6 @@ fn is_one_bio(pending: &Pending, slab: &Slab, window: &Window) -> bool {
     let span = Span::new(memory, 0, to_u32(window.range.length()));
     matches!(window.way, Way::Bounced(_))
         || to_u64(slab.prefix_in_segments(&span)) == window.range.length()
-}
-
-/// Returns true if a server refuses an aligned request with O_DIRECT, which its open permitted.
-/// From now on its file is read and written through the page cache.
-pub fn is_refused_as_direct(pending: &Pending, target: &Target, failure: Failure) -> bool {
-    let is_direct = !matches!(pending.window.way, Way::Buffered(_));
-    let can_be_buffered = !target.is_local() && !target.access.strict;
-    let is_refused = is_direct && can_be_buffered && failure.errno == Errno::EINVAL;
-    if is_refused {
-        target.note_no_direct();
-    }
-    is_refused
 }
 
 fn needs_exclusive(pending: &Pending, target: &Target, window: &Window) -> bool {

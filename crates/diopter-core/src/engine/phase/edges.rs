@@ -6,11 +6,11 @@ use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
 use crate::engine::copies::BufferMapping;
 use crate::engine::flight::Flight;
+use crate::engine::judge::{self, Verdict};
 use crate::engine::next::{Next, Phase};
 use crate::engine::pending::{BioEnd, Pending};
 use crate::engine::report::report_parts;
 use crate::engine::target::Target;
-use crate::engine::window;
 use crate::stripe::StridedRange;
 use crate::units::{FileRange, to_usize};
 
@@ -68,33 +68,17 @@ pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut 
 /// The edge blocks have been read: what is past the end of the file becomes zeros. The caller's
 /// bytes go in between when the transfer is opened.
 pub fn close(pending: &mut Pending, target: &Target, flight: &Flight) -> Next {
-    if let Some(failure) = pending.report.failure {
-        if window::is_refused_as_direct(pending, target, failure) {
-            pending.report.failure = None;
-            return pending.try_again(Next::Window);
+    match judge::edges(pending, target) {
+        Verdict::Replan(changed) => return Next::Replan(changed),
+        Verdict::FailedBio => {
+            // Nothing of this window was written.
+            pending.window.ends.clear();
+            return report_parts(pending, &flight.slab);
         }
-        // Nothing of this window was written.
-        pending.window.ends.clear();
-        return report_parts(pending, &flight.slab);
+        Verdict::Failed(_, errno) => return pending.fail(errno, pending.window.range),
+        Verdict::Advance(_) | Verdict::Done(..) => {}
     }
     let mapping = BufferMapping::of(pending);
-    let size = pending.lock.size;
-    let is_short = pending.window.ends.iter().any(|bio| {
-        let expected = match target.striping() {
-            // What an object does not have is a hole.
-            Some(_) => target.bytes_there(bio.runs).unwrap_or(bio.runs.length()),
-            None => bio.runs.end().min(size).saturating_sub(bio.runs.start()),
-        };
-        bio.result.map_or(true, |moved| u64::from(moved) < expected)
-    });
-    if is_short {
-        // Not this time, or the file shrank: read its size again.
-        match target.size_in_blocks() {
-            Ok(size) => pending.lock.size = size,
-            Err(errno) => return pending.fail(errno, pending.window.range),
-        }
-        return pending.try_again(Next::Window);
-    }
     for bio in &pending.window.ends {
         // An edge is one block: one run.
         let missing = bio.missing();

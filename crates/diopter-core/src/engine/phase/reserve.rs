@@ -4,6 +4,7 @@
 use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
 use crate::engine::flight::Flight;
+use crate::engine::judge;
 use crate::engine::next::Next;
 use crate::engine::pending::Pending;
 use crate::engine::target::Target;
@@ -49,27 +50,16 @@ pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut 
     pending.window.queues.is_empty()
 }
 
-/// Closes the phase: notes which objects have space. A file system that cannot allocate reports at
-/// least how much is free.
+/// Closes the phase: notes which objects have space.
 pub fn close(pending: &mut Pending, target: &Target) -> Next {
-    let mut is_sure = true;
-    let mut unasked = 0;
-    for bio in &pending.window.ends {
-        match (bio.result, target.locate(bio.runs.start())) {
-            (Ok(_), Ok((object, start))) => {
-                target.note_space(object, (start, start + bio.runs.length()));
-            }
-            (Err(Errno::EOPNOTSUPP), Ok((object, _))) => {
-                // Objects may share a file system: each must have room for all of it.
-                unasked += bio.runs.length();
-                is_sure &= target.free_bytes(object).is_some_and(|free| free > 2 * unasked);
-            }
-            _ => is_sure = false,
+    for bio in pending.window.ends.iter().filter(|bio| bio.result.is_ok()) {
+        if let Ok((object, start)) = target.locate(bio.runs.start()) {
+            target.note_space(object, (start, start + bio.runs.length()));
         }
     }
     if pending.is_cancelled {
         return pending.fail(Errno::ECANCELED, pending.rest());
     }
-    pending.window.is_serial = !is_sure;
+    pending.window.is_serial = !judge::has_space_for_all(&pending.window.ends, target);
     window::transfer(pending, target)
 }

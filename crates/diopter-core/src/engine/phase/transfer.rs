@@ -1,5 +1,5 @@
-//! The bytes of a window: its bios are built queue by queue, and closing it finds out how far they
-//! came. The only reader of `BoundaryPolicy`, `MergePolicy` and `ShortPolicy` in the engine.
+//! The bytes of a window: its bios are built queue by queue, and closing it carries out the verdict
+//! of `judge.rs`. The only reader of `BoundaryPolicy` and `MergePolicy` in the engine.
 
 use diopter_os::{BioDraft, BioSpec, Errno, Op, OpenObject, RwFlags, Slab, Span};
 
@@ -7,18 +7,19 @@ use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};
 use crate::engine::copies::BufferMapping;
 use crate::engine::flight::{Flight, share_of};
+use crate::engine::judge::{self, Moved, Verdict};
 use crate::engine::next::{Built, Next};
-use crate::engine::pending::{Attempts, BioEnd, Durability, Failure, Pending};
+use crate::engine::pending::{Attempts, BioEnd, Durability, Pending};
 use crate::engine::report::{note_parts, report_parts};
 use crate::engine::route::Way;
 use crate::engine::target::Target;
 use crate::engine::{copies, window};
 use crate::extent::ObjectIndex;
 use crate::limits::{BIO_BYTES_MAX, COPY_BYTES_INLINE_MAX};
-use crate::outcome::{RangeOutcome, RangeState, StopReason};
-use crate::policy::{BoundaryPolicy, CompletionPolicy, MergePolicy, Policies, ShortPolicy};
+use crate::outcome::StopReason;
+use crate::policy::{BoundaryPolicy, CompletionPolicy, MergePolicy, Policies};
 use crate::stripe::StridedRange;
-use crate::units::{FileRange, align_up, is_aligned, to_u32, to_u64, to_usize};
+use crate::units::{FileRange, align_up, to_u32, to_u64, to_usize};
 
 /// Flags that make a write durable.
 const DURABLE: [RwFlags; 2] = [RwFlags::DSYNC, RwFlags::SYNC];
@@ -224,39 +225,19 @@ fn read_zeros(pending: &mut Pending, flight: &Flight, mapping: &BufferMapping, h
 
 /// Closes the phase once all its bios are back: the request goes to its next window, or ends.
 pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: &Policies) -> Next {
-    let short = policies.short;
-    if let Some(failure) = pending.report.failure {
-        if is_cut_by_limit(pending, target, failure)
-            || window::is_refused_as_direct(pending, target, failure)
-        {
-            pending.report.failure = None;
-            return pending.try_again(Next::Window);
-        }
-        if is_lost_race_to_append(pending, target, failure) {
-            pending.report.failure = None;
-            return pending.try_again(Next::Lock);
-        }
-        if refuses_dontcache(pending, failure) {
-            target.hybrid.note_refusal();
-            pending.flags = pending.flags.without(RwFlags::DONTCACHE);
-            pending.report.failure = None;
-            return pending.try_again(Next::Window);
-        }
-        if reaches_past_the_end(pending, target, failure) {
-            pending.report.failure = None;
-            return pending.try_again(Next::Window);
-        }
-        if !ran_out(pending, target, failure) {
-            return report_parts(pending, &flight.slab);
-        }
-        pending.report.failure = None;
-    }
-    let end = match end_of_moved(pending, target, &flight.slab) {
-        Ok(end) => end,
-        Err(errno) => return pending.fail(errno, pending.window.range),
+    let (moved, then) = match judge::transfer(pending, target, policies.short) {
+        Verdict::FailedBio => return report_parts(pending, &flight.slab),
+        Verdict::Replan(changed) => return Next::Replan(changed),
+        Verdict::Failed(None, errno) => return pending.fail(errno, pending.window.range),
+        Verdict::Failed(Some(moved), errno) => (moved, Then::Fail(errno)),
+        Verdict::Done(moved, why) => (moved, Then::Stop(why)),
+        Verdict::Advance(moved) => (moved, Then::Advance),
     };
+    // A lack of space ends a write short, where the bytes before it have no gap.
+    pending.report.failure = None;
+    fill_holes(pending, &flight.slab, &moved);
     let window = pending.window.range;
-    let useful = end.at.clamp(window.start(), window.end()) - window.start();
+    let useful = moved.end.clamp(window.start(), window.end()) - window.start();
     if !pending.is_write() && useful > 0 && matches!(pending.window.way, Way::Bounced(_)) {
         let part = FileRange::new(window.start(), window.start() + useful);
         if is_for_a_worker(pending, part, policies.completion) {
@@ -276,25 +257,41 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
     }
     let is_whole = pending.at == window.end();
     if !is_whole && pending.is_write() {
-        note_parts(pending, end.at);
+        note_parts(pending, moved.end);
     } else if pending.is_write() && pending.window.is_serial {
         note_written(pending, target);
     }
-    let stopped = if is_whole { Ok(None) } else { stop_reason(pending, target, end, short) };
-    let rest = FileRange::new(pending.at, window.end());
-    match stopped {
-        Err(errno) => return pending.fail(errno, rest),
-        Ok(Some(why)) => {
-            if !pending.is_write() && short == ShortPolicy::Resubmit && target.is_cut_off(end.at) {
-                return pending.fail(Errno::EUCLEAN, rest);
-            }
+    match then {
+        Then::Fail(errno) => {
+            return pending.fail(errno, FileRange::new(pending.at, window.end()));
+        }
+        Then::Stop(why) => {
             pending.report.stopped = Some(why);
             return Next::Ended;
         }
-        Ok(None) => {}
+        Then::Advance => {}
     }
     pending.window.ends_in_block |= !is_whole && !pending.is_write() && !target.is_local();
     if useful > 0 { Next::Window } else { pending.try_again(Next::Window) }
+}
+
+/// The step that follows the bytes that were moved.
+enum Then {
+    Advance,
+    Stop(StopReason),
+    Fail(Errno),
+}
+
+/// Writes zeros for the runs of a striped file that no object has.
+fn fill_holes(pending: &Pending, slab: &Slab, moved: &Moved) {
+    if moved.holes.is_empty() {
+        return;
+    }
+    let mapping = BufferMapping::of(pending);
+    for run in moved.holes.iter().flat_map(|runs| runs.ranges()) {
+        let length = run.end().min(moved.end).saturating_sub(run.start());
+        slab.fill_zero(mapping.memory, mapping.place_of(run.start()), to_usize(length));
+    }
 }
 
 /// Returns true if the last bytes of a bounced read are so many that a worker copies them.
@@ -307,137 +304,6 @@ fn is_for_a_worker(pending: &Pending, part: FileRange, policy: CompletionPolicy)
     is_last && has_workers && !pending.is_blocking() && part.length() > COPY_BYTES_INLINE_MAX
 }
 
-/// Where the bytes moved without a gap end.
-#[derive(Clone, Copy)]
-struct MovedTo {
-    at: u64,
-    /// True if the file was seen to end there.
-    is_end_of_file: bool,
-}
-
-/// Returns why an incomplete window is nevertheless the last one; `None` if it is not.
-fn stop_reason(
-    pending: &Pending,
-    target: &Target,
-    end: MovedTo,
-    short: ShortPolicy,
-) -> Result<Option<StopReason>, Errno> {
-    let out_of_space = |bio: &BioEnd| bio.result.is_err_and(is_no_space);
-    if end.is_end_of_file {
-        return Ok(Some(StopReason::EndOfFile));
-    }
-    if pending.window.ends.iter().any(out_of_space) {
-        return Ok(Some(StopReason::NoSpace));
-    }
-    if pending.window.ends.iter().any(|bio| bio.result.is_err()) {
-        return Ok(None);
-    }
-    // A read that ends within a block has met the end of the file: no more can be requested at that
-    // offset. One that ends on a block may just be short; the next read decides, and at the end of
-    // the file it returns 0.
-    let unit = match pending.window.way {
-        Way::Direct | Way::Bounced(_) => target.blocks.read,
-        Way::Buffered(_) => 1,
-    };
-    let has_read_nothing = end.at == pending.window.span.start();
-    let ends_within = !is_aligned(end.at, unit);
-    let has_met_end = if pending.is_write() || target.striping().is_some() {
-        false
-    } else if target.is_local() {
-        has_read_nothing || ends_within
-    } else {
-        // A server may end a read anywhere and say any size: a read of nothing is the end. Where
-        // none can be made within a block, the size decides.
-        has_read_nothing || (ends_within && !target.reads_in_blocks() && target.size()? <= end.at)
-    };
-    if has_met_end {
-        return Ok(Some(StopReason::EndOfFile));
-    }
-    Ok((short == ShortPolicy::Return).then_some(StopReason::Short))
-}
-
-/// XFS keeps space reserved behind the end of a file that grew through the page cache, and since
-/// fs/iomap goes by iterators (Linux 5.15) a direct read that runs on into it is `EIO`, where it
-/// should end with the file. So the read is made again with no bio that runs past the block in
-/// which its object ends.
-fn reaches_past_the_end(pending: &mut Pending, target: &Target, failure: Failure) -> bool {
-    let is_direct_read = !pending.is_write() && !matches!(pending.window.way, Way::Buffered(_));
-    // In an image the end of the file is not the end of the object.
-    let is_image = target.mapper.has_boundaries();
-    if !is_direct_read || is_image || failure.errno != Errno::EIO || pending.window.stops_at_ends {
-        return false;
-    }
-    pending.window.stops_at_ends = pending.window.ends.iter().any(|bio| {
-        let is_it = bio.result == Err(Errno::EIO) && !bio.runs.is_empty();
-        let block = target.blocks.read;
-        is_it && target.bytes_there(bio.runs).is_ok_and(|n| align_up(n, block) < bio.runs.length())
-    });
-    pending.window.stops_at_ends
-}
-
-/// The kernel (before 6.14) or the file system does not have `RWF_DONTCACHE`, which is only a hint:
-/// the request is made again without it. If it was refused for another reason, it will be again.
-fn refuses_dontcache(pending: &Pending, failure: Failure) -> bool {
-    pending.flags.has(RwFlags::DONTCACHE)
-        && matches!(failure.errno, Errno::EOPNOTSUPP | Errno::EINVAL)
-}
-
-/// Returns true if the kernel cut whole blocks at the limit of the process on the size of files
-/// (`RLIMIT_FSIZE`), and refused the rest as misaligned. The limit is asked for only then.
-fn is_cut_by_limit(pending: &mut Pending, target: &Target, failure: Failure) -> bool {
-    if !pending.is_write() || failure.errno != Errno::EINVAL || pending.limit.is_some() {
-        return false;
-    }
-    let limit = target.write_limit();
-    pending.limit = Some(limit);
-    let span = pending.window.span;
-    let start = if target.kernel_appends() { pending.lock.size } else { span.start() };
-    limit < start.saturating_add(span.length())
-}
-
-/// Returns true if another process appended between the read of the size and the write, so that the
-/// end is no longer on a block.
-fn is_lost_race_to_append(pending: &Pending, target: &Target, failure: Failure) -> bool {
-    let is_direct = pending.window.way == Way::Direct;
-    target.kernel_appends() && pending.is_write() && is_direct && failure.errno == Errno::EINVAL
-}
-
-/// Returns where the bytes moved without a gap end, from the window's span on. A read of a striped
-/// file continues behind the end of an object as long as another object is longer: the range
-/// between is a hole, and is filled with zeros here.
-fn end_of_moved(pending: &Pending, target: &Target, slab: &Slab) -> Result<MovedTo, Errno> {
-    let Some(at) = pending.window.first_missing() else {
-        return Ok(MovedTo { at: pending.window.span.end(), is_end_of_file: false });
-    };
-    if pending.is_write() || target.striping().is_none() {
-        return Ok(MovedTo { at, is_end_of_file: false });
-    }
-    let size = target.size()?;
-    let mut at = pending.window.span.end().min(size);
-    for bio in &pending.window.ends {
-        let missing = bio.missing();
-        if missing.is_empty() {
-            continue;
-        }
-        if bio.result.is_ok() && target.bytes_there(missing)? == 0 {
-            fill_hole(pending, slab, missing, size);
-        } else {
-            // Just short, or grown since: there is more to read.
-            at = at.min(missing.start());
-        }
-    }
-    Ok(MovedTo { at, is_end_of_file: at == size })
-}
-
-/// Zeros over what of the runs lies before the end of the file.
-fn fill_hole(pending: &Pending, slab: &Slab, runs: StridedRange, size: u64) {
-    let mapping = BufferMapping::of(pending);
-    for run in runs.ranges() {
-        let length = run.end().min(size).saturating_sub(run.start());
-        slab.fill_zero(mapping.memory, mapping.place_of(run.start()), to_usize(length));
-    }
-}
-
 /// Notes that a written window has space. It was not known before; writing the same bytes again
 /// needs no new space.
 pub fn note_written(pending: &mut Pending, target: &Target) {
@@ -448,25 +314,4 @@ pub fn note_written(pending: &mut Pending, target: &Target) {
         }
     }
     pending.window.queues.clear();
-}
-
-/// A write to several objects that ran out of space is short, when what was written has no gap:
-/// without sure space it goes bio by bio, so that there is none.
-fn ran_out(pending: &Pending, target: &Target, failure: Failure) -> bool {
-    if target.striping().is_none() || !is_no_space(failure.errno) {
-        return false;
-    }
-    let gap = pending.window.first_missing().unwrap_or(failure.range.start());
-    let is_in_front = |bio: &BioEnd| bio.runs.take(bio.moved()).end() <= gap;
-    let has_some = pending.at > pending.range.start() || gap > pending.window.span.start();
-    // An earlier attempt may have written what lies behind.
-    let was_in_front =
-        |part: &RangeOutcome| part.state != RangeState::Done || part.range.end() <= gap;
-    has_some
-        && pending.window.ends.iter().all(|bio| bio.moved() == 0 || is_in_front(bio))
-        && pending.report.parts.iter().all(was_in_front)
-}
-
-fn is_no_space(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
 }
