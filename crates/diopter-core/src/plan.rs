@@ -1,5 +1,5 @@
-//! Plans a request without executing it: the same router and the same builder as the engine's, on
-//! memory of which only the address is known.
+//! Lists the plan of a request without executing it: the engine's own plan and builder, on memory
+//! of which only the address is known.
 
 use std::os::fd::AsFd;
 
@@ -14,9 +14,11 @@ use crate::bio::builder::{BioLimits, Builder, Fit, Piece};
 use crate::bio::object_queues::ObjectQueues;
 use crate::bio::pieces::Pieces;
 use crate::completion::{CompletionFacts, CompletionReason, completion_context};
-use crate::engine::route::{Course, Way, Window};
+use crate::engine::facts::Facts as _;
+use crate::engine::plan::Cursor;
+use crate::engine::route::{Way, Window};
 use crate::engine::target::Target;
-use crate::engine::{admit, bounce};
+use crate::engine::{self, admit};
 use crate::error::{IoError, RequestError};
 use crate::extent::{Extent, ExtentState};
 use crate::limits::{BOUNCE_BYTES, SEGMENTS_MAX};
@@ -49,6 +51,13 @@ pub struct PlanQuery {
     /// Pages of memory that one bio may touch; `None` for 256 under the rule of an older kernel, as
     /// it had, and no limit under today's.
     pub bio_vecs_max: Option<u32>,
+}
+
+impl PlanQuery {
+    /// Returns the address of the memory of a byte of the file.
+    fn address_of(&self, offset: u64) -> u64 {
+        self.address.wrapping_add(offset.wrapping_sub(self.offset))
+    }
 }
 
 /// One bio of a plan.
@@ -92,30 +101,64 @@ pub fn plan(
     query: &PlanQuery,
 ) -> Result<Plan, RequestError> {
     let op = if query.is_write { RequestOp::Write } else { RequestOp::Read };
-    let route = query.policies.route;
-    let range = admit::check_range(target, op, (query.offset, query.length), route)?;
-    let size = target.size().unwrap_or(0);
-    let size_in_blocks = target.size_in_blocks().unwrap_or(0);
+    let asked = (query.offset, query.length);
+    let range = admit::check_range(target, op, asked, query.policies.route)?;
     let extents = extents(target, range)?;
     let facts = Facts::look(target, objects, (range, &extents));
+    let listed = list(target, query, range)?;
+    let completion = completion(query, facts);
+    let mut plan = Plan { extents, completion, ..listed };
+    if !target.mapper.has_boundaries() {
+        Devices::new(objects).count(&mut plan.bios, query);
+    }
+    Ok(plan)
+}
+
+/// Lists the bios of a request on a target, in the order of submission, with nothing asked of its
+/// objects but the size and the limit.
+///
+/// # Errors
+/// As [`plan`].
+pub fn bios(target: &Target, query: &PlanQuery) -> Result<Vec<PlannedBio>, RequestError> {
+    let op = if query.is_write { RequestOp::Write } else { RequestOp::Read };
+    let asked = (query.offset, query.length);
+    let range = admit::check_range(target, op, asked, query.policies.route)?;
+    Ok(list(target, query, range)?.bios)
+}
+
+/// Lists the windows of a request, and their bios.
+fn list(target: &Target, query: &PlanQuery, range: FileRange) -> Result<Plan, RequestError> {
+    let size = target.size().unwrap_or(0);
+    let size_in_blocks = target.size_in_blocks().unwrap_or(0);
     let mut plan = Plan {
         route: Route::default(),
-        extents,
+        extents: Vec::new(),
         bios: Vec::new(),
         waits: 0,
-        completion: completion(query, facts),
+        completion: ("", ""),
     };
     // A read stops at the end of the file.
     let end = if query.is_write { range.end() } else { range.end().min(size.max(range.start())) };
-    let mut at = range.start();
-    while at < end && plan.bios.len() < BIOS_MAX {
-        let window = next_window(target, query, size_in_blocks, FileRange::new(at, end));
+    let mut cursor = Cursor {
+        is_write: query.is_write,
+        range,
+        at: range.start(),
+        size: size_in_blocks,
+        limit: query.is_write.then(|| target.write_limit()),
+        appends: query.is_write && target.kernel_appends(),
+        ends_in_block: false,
+        bounce: BOUNCE_BYTES,
+    };
+    let memory = CallersMemory { query };
+    while cursor.at < end && !cursor.is_at_limit() && plan.bios.len() < BIOS_MAX {
+        let rest = FileRange::new(cursor.at, end);
+        let window = cursor.window(rest, target, &memory, query.policies.route);
         let added = add_window(&mut plan, target, query, (window, size_in_blocks));
         added.map_err(|errno| unmapped(target, errno, window.range))?;
-        at = window.range.end();
-    }
-    if !target.mapper.has_boundaries() {
-        Devices::new(objects).count(&mut plan.bios, query);
+        cursor.at = window.range.end();
+        if cursor.appends {
+            cursor.size += window.range.length();
+        }
     }
     Ok(plan)
 }
@@ -138,27 +181,19 @@ fn extents(target: &Target, range: FileRange) -> Result<Vec<Extent>, IoError> {
     Ok(extents)
 }
 
-fn block_of(target: &Target, query: &PlanQuery) -> u64 {
-    if query.is_write { target.blocks.write } else { target.blocks.read }
+/// The caller's memory: one range, of which only the address is known.
+struct CallersMemory<'q> {
+    query: &'q PlanQuery,
 }
 
-fn next_window(target: &Target, query: &PlanQuery, size: u64, rest: FileRange) -> Window {
-    let block = block_of(target, query);
-    let whole = FileRange::new(query.offset, query.offset + query.length);
-    Course {
-        is_write: query.is_write,
-        rest,
-        block,
-        bounce: bounce::window_bytes(BOUNCE_BYTES, whole.blocks(block)),
-        size,
-        unreadable: target.unreadable(),
-        buffered: admit::buffered(target, query.is_write, query.length, query.policies.route),
-        memory_is_aligned_from: |offset: u64| {
-            let address = query.address.wrapping_add(offset.wrapping_sub(query.offset));
-            is_aligned(address, target.blocks.memory)
-        },
+impl engine::plan::Memory for CallersMemory<'_> {
+    fn is_aligned(&self, part: FileRange, (addresses, _lengths): (u64, u64)) -> bool {
+        is_aligned(self.query.address_of(part.start()), addresses)
     }
-    .next_window()
+
+    fn prefix(&self, part: FileRange) -> u64 {
+        part.length()
+    }
 }
 
 fn add_window(
@@ -168,21 +203,20 @@ fn add_window(
     at: (Window, u64),
 ) -> Result<(), Errno> {
     let (window, size) = at;
-    let block = block_of(target, query);
-    let (way, span) = match window.way {
-        Way::Direct => ("direct", window.range),
-        Way::Bounced(_) => ("bounced", window.range.blocks(block)),
-        Way::Buffered(_) => ("buffered", window.range),
+    let block = target.block(query.is_write);
+    let span = window.span(block);
+    let way = match window.way {
+        Way::Direct => "direct",
+        Way::Bounced(_) => "bounced",
+        Way::Buffered(_) => "buffered",
     };
     count(&mut plan.route, window);
     let limits = limits(target, query, (window.way, block));
     let mapper = &*target.mapper;
     let reader = Builder { mapper, limits, writes: false };
     let builder = Builder { mapper, limits, writes: query.is_write };
-    let edges =
-        if query.is_write && way == "bounced" { edges(window.range, span, block) } else { vec![] };
     let before = plan.bios.len();
-    for edge in edges.into_iter().filter(|edge| edge.start() < size) {
+    for edge in window.edges(block).filter(|edge| query.is_write && edge.start() < size) {
         let mut strided = ObjectQueues::default();
         strided.fill(mapper, edge, query.policies.merge);
         let memory = Memory { start: edge.start(), address: 0, vecs_max: query.bio_vecs_max };
@@ -192,7 +226,8 @@ fn add_window(
     plan.waits += u32::from(plan.bios.len() > before);
     let before = plan.bios.len();
     let mut queues = ObjectQueues::default();
-    queues.fill(mapper, span, query.policies.merge);
+    let is_serial = target.is_striped() && engine::plan::waits_for_each(&query.policies);
+    queues.fill(mapper, span, engine::plan::merge(&query.policies, is_serial));
     let memory = Memory::of(query, window, span);
     let mut pieces = Pieces::default();
     pieces.start(&builder, query.policies.boundary, span, memory.address);
@@ -228,9 +263,7 @@ impl Memory {
     fn of(query: &PlanQuery, window: Window, span: FileRange) -> Memory {
         let address = match window.way {
             Way::Bounced(_) => 0,
-            Way::Direct | Way::Buffered(_) => {
-                query.address.wrapping_add(span.start().wrapping_sub(query.offset))
-            }
+            Way::Direct | Way::Buffered(_) => query.address_of(span.start()),
         };
         Memory { start: span.start(), address, vecs_max: query.bio_vecs_max }
     }
@@ -253,14 +286,6 @@ impl Memory {
         let in_pages = pages.saturating_mul(page_bytes) - in_page;
         if in_pages < fit.bytes { Fit::in_segments(in_pages) } else { fit }
     }
-}
-
-fn edges(range: FileRange, span: FileRange, block: u64) -> Vec<FileRange> {
-    let head = FileRange::new(span.start(), span.start() + block);
-    let tail = FileRange::new(span.end() - block, span.end());
-    let has_head = range.start() > span.start();
-    let has_tail = range.end() < span.end() && !(has_head && tail == head);
-    [has_head.then_some(head), has_tail.then_some(tail)].into_iter().flatten().collect()
 }
 
 fn add_bios(

@@ -1,10 +1,12 @@
-//! Facts of a file that a verdict depends on. Most of them never change; the last three ask the
-//! kernel, and only a verdict that depends on one of them asks.
+//! Facts of a file that a plan or a verdict depends on. Most of them never change. Some ask the
+//! kernel, and only a plan or a verdict that depends on one of them asks.
 
 use diopter_os::Errno;
 
+use crate::engine::admit::buffered;
 use crate::engine::target::{Blocks, Target};
-use crate::extent::ObjectIndex;
+use crate::outcome::DetourReason;
+use crate::policy::RoutePolicy;
 use crate::stripe::StridedRange;
 
 /// Facts of the file of a request.
@@ -29,6 +31,20 @@ pub trait Facts {
 
     /// Returns true if a read may begin within a block.
     fn can_read_within_blocks(&self) -> bool;
+
+    /// Returns why blocks cannot be read, and parts of blocks are written through the page cache.
+    fn unreadable(&self) -> Option<DetourReason>;
+
+    /// Returns why no request can be direct.
+    fn never_direct(&self, is_write: bool) -> Option<DetourReason>;
+
+    /// Returns why a whole request of this length goes through the page cache, if it does.
+    fn detour(&self, is_write: bool, length: u64, route: RoutePolicy) -> Option<DetourReason>;
+
+    /// Returns the unit of direct I/O for a read or a write.
+    fn block(&self, is_write: bool) -> u64 {
+        if is_write { self.blocks().write } else { self.blocks().read }
+    }
 
     /// Returns the size of the file now.
     ///
@@ -82,6 +98,18 @@ impl Facts for Target {
         Target::can_read_within_blocks(self)
     }
 
+    fn unreadable(&self) -> Option<DetourReason> {
+        Target::unreadable(self)
+    }
+
+    fn never_direct(&self, is_write: bool) -> Option<DetourReason> {
+        Target::never_direct(self, is_write)
+    }
+
+    fn detour(&self, is_write: bool, length: u64, route: RoutePolicy) -> Option<DetourReason> {
+        buffered(self, is_write, length, route)
+    }
+
     fn size(&self) -> Result<u64, Errno> {
         Target::size(self)
     }
@@ -99,7 +127,7 @@ impl Facts for Target {
     }
 
     fn free_bytes(&self, runs: StridedRange) -> Option<u64> {
-        let (object, _): (ObjectIndex, u64) = self.locate(runs.start()).ok()?;
+        let (object, _) = self.locate(runs.start()).ok()?;
         Target::free_bytes(self, object)
     }
 }

@@ -37,7 +37,7 @@ fn needs(target: &Target, pending: &Pending, route: RoutePolicy) -> Needs {
     if target.never_direct(true).is_some() {
         return Needs::Nothing;
     }
-    let rest = pending.permitted(pending.rest());
+    let rest = pending.cursor().permitted(pending.rest());
     let block = target.blocks.write;
     let is_whole = is_aligned(rest.start(), block) && is_aligned(rest.end(), block);
     let is_plain = is_whole
@@ -152,7 +152,7 @@ fn make_way(pending: &mut Pending, target: &Target) {
         if rest.start() > pending.lock.size {
             pending.limit = Some(target.write_limit());
         }
-        if pending.room() == 0 {
+        if pending.cursor().room() == 0 {
             // The kernel refuses the write, and the file stays as it is.
             return;
         }

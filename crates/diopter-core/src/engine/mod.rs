@@ -16,11 +16,12 @@ mod this_thread;
 
 pub(crate) mod bounce;
 mod bulk;
+pub(crate) mod facts;
+pub(crate) mod plan;
 mod next;
 mod pending;
 mod copies;
 mod flight;
-mod facts;
 mod judge;
 mod report;
 mod window;

@@ -37,7 +37,7 @@ fn beside(pending: &Pending, target: &Target, slab: &Slab, policies: &Policies) 
         Copied { range: pending.window.range, start: bounce.start }
     } else {
         let rest = FileRange::new(pending.window.range.end(), pending.range.end());
-        let rest = pending.permitted(rest);
+        let rest = pending.cursor().permitted(rest);
         let is_halved = pending.range.blocks(block).length() > bounce.bytes;
         if pending.state != State::In(Phase::Transfer) || rest.is_empty() || !is_halved {
             return None;

@@ -7,17 +7,18 @@ use crate::bio::pieces::Pieces;
 use crate::clock::Nanos;
 use crate::engine::bounce::Bounce;
 use crate::engine::next::{Next, Phase};
-use crate::engine::route::Way;
+use crate::engine::plan::Cursor;
+use crate::engine::route::{Way, Window};
 use crate::engine::target::Target;
 use crate::engine::targets::TargetId;
 use crate::error::{ImageError, IoErrorKind};
 use crate::inode_lock::{Hold, Ticket};
-use crate::limits::{ATTEMPTS_AGAIN_MAX, ATTEMPTS_MAX, ATTEMPTS_TIME_MAX};
+use crate::limits::{ATTEMPTS_AGAIN_MAX, ATTEMPTS_MAX, ATTEMPTS_TIME_MAX, BOUNCE_BYTES};
 use crate::outcome::{DetourReason, RangeOutcome, Route, StopReason, Timing};
 use crate::request::RequestOp;
 use crate::stripe::{StridedRange, Striping};
 use crate::sync::Weak;
-use crate::units::{FileRange, is_aligned};
+use crate::units::FileRange;
 
 /// The state of a request. It moves forwards, except that each window leads back to `NextWindow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,11 +134,9 @@ impl WindowState {
         missing.filter(|runs| !runs.is_empty()).map(|runs| runs.start()).min()
     }
 
-    /// True for a bounced window that begins or ends within a block.
-    pub(crate) fn has_edges(&self, block: u64) -> bool {
-        let is_bounced = matches!(self.way, Way::Bounced(_));
-        is_bounced
-            && !(is_aligned(self.range.start(), block) && is_aligned(self.range.end(), block))
+    /// Returns the window as it was planned.
+    pub(crate) fn planned(&self) -> Window {
+        Window { range: self.range, way: self.way }
     }
 }
 
@@ -413,21 +412,17 @@ impl Pending {
         FileRange::new(self.at, self.range.end())
     }
 
-    /// Returns the bytes that a write may still write at its position; `u64::MAX` without a limit.
-    pub(crate) fn room(&self) -> u64 {
-        let position = if self.appends { self.lock.size } else { self.at };
-        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(position))
-    }
-
-    /// Returns the part of a rest of the request that the process may write. If that is nothing, it
-    /// is all of it: the kernel refuses that, and raises the signal.
-    pub(crate) fn permitted(&self, rest: FileRange) -> FileRange {
-        match self.room() {
-            0 => rest,
-            room => {
-                let end = self.at.saturating_add(room).clamp(rest.start(), rest.end());
-                FileRange::new(rest.start(), end)
-            }
+    /// Returns its position in its plan.
+    pub(crate) fn cursor(&self) -> Cursor {
+        Cursor {
+            is_write: self.is_write(),
+            range: self.range,
+            at: self.at,
+            size: self.lock.size,
+            limit: self.limit,
+            appends: self.appends,
+            ends_in_block: self.window.ends_in_block,
+            bounce: self.window.bounce.as_ref().map_or(BOUNCE_BYTES, |bounce| bounce.bytes),
         }
     }
 

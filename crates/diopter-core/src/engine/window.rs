@@ -1,19 +1,18 @@
-//! Which part of a request comes next, and which path it takes: `route.rs` decides, from what is
-//! known of the request here.
+//! Opens the next window of a request's plan, and readies its memory.
 
-use diopter_os::{Errno, Slab, Span};
+use diopter_os::{Errno, MemoryId, Slab, Span};
 
-use crate::engine::admit::buffered;
-use crate::engine::bounce::{BouncePool, window_bytes};
+use crate::engine::bounce::BouncePool;
 use crate::engine::copies;
 use crate::engine::next::{Next, Phase};
 use crate::engine::pending::Pending;
-use crate::engine::route::{Course, Way, Window};
+use crate::engine::plan::{Memory, waits_for_each};
+use crate::engine::route::{Way, Window};
 use crate::engine::target::Target;
-use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES};
+use crate::limits::BIO_BYTES_MAX;
 use crate::outcome::{DetourReason, StopReason};
-use crate::policy::{Policies, RoutePolicy, SubmitPolicy};
-use crate::units::{FileRange, align_down, align_up, is_aligned, to_u32, to_u64, to_usize};
+use crate::policy::{Policies, RoutePolicy};
+use crate::units::{FileRange, is_aligned, to_u32, to_u64, to_usize};
 
 /// Opens the next window, if there is one, and readies its memory.
 pub fn open(
@@ -36,8 +35,7 @@ pub fn open(
         ask_for_limit(pending, target);
         window = next(pending, pending.rest(), target, slab, route);
     }
-    if pending.is_write() && pending.room() == 0 && pending.at > pending.range.start() {
-        // As with write(2) the request is short, and the next one fails.
+    if pending.cursor().is_at_limit() {
         pending.report.stopped = Some(StopReason::SizeLimit);
         return Next::Ended;
     }
@@ -63,12 +61,8 @@ pub fn open(
         // The buffer may be smaller than usual, and so may the window.
         window = next(pending, pending.rest(), target, slab, route);
     }
-    let span = match window.way {
-        Way::Bounced(_) => window.range.blocks(block),
-        Way::Direct | Way::Buffered(_) => window.range,
-    };
     let state = &mut pending.window;
-    (state.range, state.way, state.span) = (window.range, window.way, span);
+    (state.range, state.way, state.span) = (window.range, window.way, window.span(block));
     state.is_serial = target.is_striped() && waits_for_each(policies);
     let may_run_out = target.is_striped() && !state.is_serial;
     copies::place_window(pending, slab);
@@ -80,13 +74,9 @@ pub fn open(
 
 /// The phase in which the window's bytes move, or the one that reads its edges first.
 pub fn transfer(pending: &Pending, target: &Target) -> Next {
-    let reads_edges = pending.is_write() && pending.window.has_edges(target.blocks.write);
+    let mut edges = pending.window.planned().edges(target.blocks.write);
+    let reads_edges = pending.is_write() && edges.next().is_some();
     Next::Phase(if reads_edges { Phase::Edges } else { Phase::Transfer })
-}
-
-/// True if each bio of a request is waited for before the next one.
-pub fn waits_for_each(policies: &Policies) -> bool {
-    policies.submit == SubmitPolicy::EachThenWait
 }
 
 fn ask_for_limit(pending: &mut Pending, target: &Target) {
@@ -125,64 +115,36 @@ pub fn next(
     slab: &Slab,
     route: RoutePolicy,
 ) -> Window {
-    let block = pending.block(target);
-    let rest = pending.permitted(rest);
     let memory = pending.memory.expect("reads and writes have memory");
-    let is_aligned_from = |offset: u64| {
-        let start = to_usize(offset - pending.range.start());
-        let bits = slab.alignment(memory, start, to_usize(rest.end() - offset));
-        is_aligned(to_u64(bits.addresses), target.blocks.memory)
-            && is_aligned(to_u64(bits.lengths), block)
-    };
-    let is_write = pending.is_write();
-    if is_write && target.kernel_appends() {
-        return append_window(pending, target, slab, is_aligned_from(rest.start()));
-    }
-    if pending.window.ends_in_block && !is_aligned(rest.start(), block) {
-        let end = align_up(rest.start(), block).min(rest.end());
-        let range = FileRange::new(rest.start(), end);
-        return Window { range, way: Way::Buffered(DetourReason::MisalignedRange) };
-    }
-    let size = pending.lock.size.min(pending.limit.unwrap_or(u64::MAX));
-    if pending.room() == 0 && !is_aligned(rest.start(), block) {
-        // Its block starts before the limit: the kernel refuses it as a part of a block.
-        let way = Way::Buffered(DetourReason::UnalignedEndOfFile);
-        return Window { range: rest, way };
-    }
-    let bytes = pending.window.bounce.as_ref().map_or(BOUNCE_BYTES, |bounce| bounce.bytes);
-    Course {
-        is_write,
-        rest,
-        block,
-        bounce: window_bytes(bytes, pending.range.blocks(block)),
-        size,
-        unreadable: target.unreadable(),
-        buffered: buffered(target, is_write, pending.range.length(), route),
-        memory_is_aligned_from: is_aligned_from,
-    }
-    .next_window()
+    let lent = Lent { slab, memory, base: pending.range.start() };
+    pending.cursor().window(rest, target, &lent, route)
 }
 
-/// The kernel appends: direct when the file ends on a block and so will the write, else through the
-/// page cache. One bio at a time: the kernel puts each where the file ends when it gets to it.
-fn append_window(
-    pending: &Pending,
-    target: &Target,
-    slab: &Slab,
-    memory_is_aligned: bool,
-) -> Window {
-    let rest = pending.permitted(pending.rest());
-    let block = target.blocks.write;
-    let is_whole = is_aligned(pending.lock.size, block) && is_aligned(rest.length(), block);
-    let (way, unit) = match target.never_direct(true) {
-        Some(reason) => (Way::Buffered(reason), 1),
-        None if is_whole && memory_is_aligned => (Way::Direct, block),
-        None => (Way::Buffered(DetourReason::UnalignedAppend), 1),
-    };
-    let memory = pending.memory.expect("a write has memory");
-    let start = to_usize(rest.start() - pending.range.start());
-    let length = to_u32(rest.length().min(u64::from(BIO_BYTES_MAX)));
-    let fitting = to_u64(slab.prefix_in_segments(&Span::new(memory, start, length)));
-    let end = rest.start() + align_down(fitting, unit);
-    Window { range: FileRange::new(rest.start(), end), way }
+/// The memory of a request, in the slab.
+struct Lent<'s> {
+    slab: &'s Slab,
+    memory: MemoryId,
+    /// The byte of the file at its first byte.
+    base: u64,
+}
+
+impl Lent<'_> {
+    /// Where a part is in the memory, and how long it is.
+    fn place_of(&self, part: FileRange) -> (usize, usize) {
+        (to_usize(part.start() - self.base), to_usize(part.length()))
+    }
+}
+
+impl Memory for Lent<'_> {
+    fn is_aligned(&self, part: FileRange, (addresses, lengths): (u64, u64)) -> bool {
+        let (start, length) = self.place_of(part);
+        let bits = self.slab.alignment(self.memory, start, length);
+        is_aligned(to_u64(bits.addresses), addresses) && is_aligned(to_u64(bits.lengths), lengths)
+    }
+
+    fn prefix(&self, part: FileRange) -> u64 {
+        let (start, _) = self.place_of(part);
+        let span = Span::new(self.memory, start, to_u32(part.length()));
+        to_u64(self.slab.prefix_in_segments(&span))
+    }
 }

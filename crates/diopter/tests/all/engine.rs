@@ -32,7 +32,7 @@ const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);
 
 /// A device without faults that takes 2^20 ns for each bio.
-const CONFIG: SimConfig = SimConfig {
+pub const CONFIG: SimConfig = SimConfig {
     seed: 1,
     depth_max: 64,
     latency_min_ns: MIB,

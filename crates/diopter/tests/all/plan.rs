@@ -3,6 +3,7 @@
 
 mod limits;
 mod older;
+mod runs;
 
 use std::path::Path;
 

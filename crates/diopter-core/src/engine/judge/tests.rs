@@ -9,6 +9,7 @@ use crate::engine::next::Phase;
 use crate::engine::pending::State;
 use crate::engine::target::Blocks;
 use crate::outcome::DetourReason;
+use crate::policy::RoutePolicy;
 use crate::request::RequestOp;
 use crate::units::FileRange;
 
@@ -77,6 +78,18 @@ impl Facts for Described {
 
     fn can_read_within_blocks(&self) -> bool {
         self.can_read_within_blocks
+    }
+
+    fn unreadable(&self) -> Option<DetourReason> {
+        None
+    }
+
+    fn never_direct(&self, _is_write: bool) -> Option<DetourReason> {
+        None
+    }
+
+    fn detour(&self, _is_write: bool, _length: u64, _route: RoutePolicy) -> Option<DetourReason> {
+        None
     }
 
     fn size(&self) -> Result<u64, Errno> {

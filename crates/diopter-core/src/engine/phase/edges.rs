@@ -12,17 +12,7 @@ use crate::engine::pending::{BioEnd, Pending};
 use crate::engine::report::report_parts;
 use crate::engine::target::Target;
 use crate::stripe::StridedRange;
-use crate::units::{FileRange, to_usize};
-
-/// Returns the partial blocks at the window's edges.
-fn edges(pending: &Pending, block: u64) -> impl Iterator<Item = FileRange> {
-    let (range, span) = (pending.window.range, pending.window.span);
-    let head = FileRange::new(span.start(), span.start() + block);
-    let tail = FileRange::new(span.end() - block, span.end());
-    let has_head = range.start() > span.start();
-    let has_tail = range.end() < span.end() && !(has_head && tail == head);
-    [has_head.then_some(head), has_tail.then_some(tail)].into_iter().flatten()
-}
+use crate::units::to_usize;
 
 /// Builds one read for each edge; false when there is no room for both.
 pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
@@ -31,7 +21,7 @@ pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut 
     }
     let mapping = BufferMapping::of(pending);
     let (first, second) = {
-        let mut both = edges(pending, target.blocks.write);
+        let mut both = pending.window.planned().edges(target.blocks.write);
         (both.next(), both.next())
     };
     for edge in [first, second].into_iter().flatten() {

@@ -13,7 +13,7 @@ use crate::engine::pending::{Attempts, BioEnd, Durability, Pending};
 use crate::engine::report::{note_parts, report_parts};
 use crate::engine::route::Way;
 use crate::engine::target::Target;
-use crate::engine::{copies, window};
+use crate::engine::{copies, plan};
 use crate::extent::ObjectIndex;
 use crate::limits::{BIO_BYTES_MAX, COPY_BYTES_INLINE_MAX};
 use crate::outcome::StopReason;
@@ -31,7 +31,7 @@ pub fn open(
     flight: &Flight,
     policies: &Policies,
 ) -> Option<Next> {
-    let merge = if pending.window.is_serial { MergePolicy::PerStripe } else { policies.merge };
+    let merge = plan::merge(policies, pending.window.is_serial);
     pending.window.queues.fill(&*target.mapper, pending.window.span, merge);
     let mapping = BufferMapping::of(pending);
     let start = mapping.place_of(pending.window.span.start());
@@ -56,7 +56,7 @@ pub fn build(
 ) -> Built {
     let builder = builder_of(pending, target, flight);
     let mapping = BufferMapping::of(pending);
-    let is_each = window::waits_for_each(policies) || pending.window.is_serial;
+    let is_each = plan::waits_for_each(policies) || pending.window.is_serial;
     let share = share_of(target, policies, flight, pending.window.span.length());
     let mut full = 0;
     while let Some(strided) = pending.window.queues.front() {
