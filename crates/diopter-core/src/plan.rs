@@ -16,7 +16,7 @@ use crate::bio::pieces::Pieces;
 use crate::completion::{CompletionFacts, CompletionReason, completion_context};
 use crate::engine::facts::Facts as _;
 use crate::engine::plan::Cursor;
-use crate::engine::route::{Way, Window};
+use crate::engine::route::{IoPath, Window};
 use crate::engine::target::Target;
 use crate::engine::{self, admit};
 use crate::error::{IoError, RequestError};
@@ -206,9 +206,9 @@ fn add_window(
     let block = target.block(query.is_write);
     let span = window.span(block);
     let way = match window.way {
-        Way::Direct => "direct",
-        Way::Bounced(_) => "bounced",
-        Way::Buffered(_) => "buffered",
+        IoPath::Direct => "direct",
+        IoPath::Bounced(_) => "bounced",
+        IoPath::Buffered(_) => "buffered",
     };
     count(&mut plan.route, window);
     let limits = limits(target, query, (window.way, block));
@@ -241,8 +241,8 @@ fn add_window(
 }
 
 /// Returns the engine's limits, with those of the query.
-fn limits(target: &Target, query: &PlanQuery, (way, block): (Way, u64)) -> BioLimits {
-    let limits = target.bio_limits(matches!(way, Way::Buffered(_)), block);
+fn limits(target: &Target, query: &PlanQuery, (way, block): (IoPath, u64)) -> BioLimits {
+    let limits = target.bio_limits(matches!(way, IoPath::Buffered(_)), block);
     let bytes_max = query.bio_bytes_max.map_or(limits.bytes_max, |asked| {
         align_down(asked.min(limits.bytes_max), limits.block).max(limits.block)
     });
@@ -262,8 +262,8 @@ impl Memory {
     /// Returns the caller's memory, or a bounce buffer, which begins on a page.
     fn of(query: &PlanQuery, window: Window, span: FileRange) -> Memory {
         let address = match window.way {
-            Way::Bounced(_) => 0,
-            Way::Direct | Way::Buffered(_) => query.address_of(span.start()),
+            IoPath::Bounced(_) => 0,
+            IoPath::Direct | IoPath::Buffered(_) => query.address_of(span.start()),
         };
         Memory { start: span.start(), address, vecs_max: query.bio_vecs_max }
     }
@@ -325,12 +325,12 @@ fn add_bios(
 fn count(route: &mut Route, window: Window) {
     let bytes = window.range.length();
     match window.way {
-        Way::Direct => route.direct += bytes,
-        Way::Bounced(reason) => {
+        IoPath::Direct => route.direct += bytes,
+        IoPath::Bounced(reason) => {
             route.bounced += bytes;
             route.why.insert(reason);
         }
-        Way::Buffered(reason) => {
+        IoPath::Buffered(reason) => {
             route.buffered += bytes;
             route.why.insert(reason);
         }

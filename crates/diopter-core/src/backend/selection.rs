@@ -58,7 +58,7 @@ impl std::str::FromStr for BackendKind {
 
 /// The threads that use a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
+pub(crate) enum Affinity {
     /// The one that sets it up.
     Thread,
     /// Any, one after another.
@@ -100,7 +100,12 @@ impl Candidate {
         candidates
     }
 
-    fn set_up(self, slab: &Slab, depth_max: u32, home: Home) -> Result<Box<dyn Backend>, Refusal> {
+    fn set_up(
+        self,
+        slab: &Slab,
+        depth_max: u32,
+        affinity: Affinity,
+    ) -> Result<Box<dyn Backend>, Refusal> {
         let tried = |name, what| {
             move |Choice { step, errno }| {
                 let why = format!("{name} does not work here: {step} failed: {errno}");
@@ -114,9 +119,9 @@ impl Candidate {
             Candidate::Uring(options) => {
                 probe::probe_uring().map_err(tried("io_uring", "io_uring probe"))?;
                 let (lack, what) = options.refusal();
-                let wanted = match home {
-                    Home::Thread => options.wanted(),
-                    Home::Any => options.wanted_anywhere(),
+                let wanted = match affinity {
+                    Affinity::Thread => options.wanted(),
+                    Affinity::Any => options.wanted_anywhere(),
                 };
                 let uring = Uring::new(slab, depth_max, wanted);
                 Ok(Box::new(WithServers::new(uring.map_err(made(lack, what))?, slab)))
@@ -175,7 +180,7 @@ pub struct SelectedBackend {
     depth_max: u32,
     kind: BackendKind,
     uring: UringOptions,
-    home: Home,
+    affinity: Affinity,
     inner: Option<Box<dyn Backend>>,
     why: String,
 }
@@ -190,8 +195,8 @@ impl SelectedBackend {
         kind: BackendKind,
         uring: UringOptions,
     ) -> SelectedBackend {
-        let (why, home) = ("not needed yet".to_owned(), Home::Thread);
-        SelectedBackend { slab: slab.clone(), depth_max, kind, uring, home, inner: None, why }
+        let (why, affinity) = ("not needed yet".to_owned(), Affinity::Thread);
+        SelectedBackend { slab: slab.clone(), depth_max, kind, uring, affinity, inner: None, why }
     }
 
     /// As [`SelectedBackend::lazy`], for a backend that moves from thread to thread.
@@ -202,7 +207,10 @@ impl SelectedBackend {
         kind: BackendKind,
         uring: UringOptions,
     ) -> SelectedBackend {
-        SelectedBackend { home: Home::Any, ..SelectedBackend::lazy(slab, depth_max, kind, uring) }
+        SelectedBackend {
+            affinity: Affinity::Any,
+            ..SelectedBackend::lazy(slab, depth_max, kind, uring)
+        }
     }
 
     /// Sets the backend up now.
@@ -235,7 +243,7 @@ impl SelectedBackend {
             BackendKind::Aio => Candidate::Aio,
             BackendKind::Threads => Candidate::Threads,
         };
-        let inner = candidate.set_up(slab, depth_max, Home::Thread).map_err(|refusal| {
+        let inner = candidate.set_up(slab, depth_max, Affinity::Thread).map_err(|refusal| {
             let Refusal { what, errno, why: _ } = refusal;
             SetupError { what, path: None, errno, remedy: candidate.remedy(errno) }
         })?;
@@ -262,7 +270,7 @@ impl SelectedBackend {
     fn choose(&self) -> (Box<dyn Backend>, String) {
         let mut reasons = Vec::new();
         for candidate in Candidate::from(self.kind, self.uring) {
-            match candidate.set_up(&self.slab, self.depth_max, self.home) {
+            match candidate.set_up(&self.slab, self.depth_max, self.affinity) {
                 Ok(backend) => {
                     reasons.extend(candidate.reason().map(str::to_owned));
                     if self.kind == BackendKind::Threads {

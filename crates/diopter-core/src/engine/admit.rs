@@ -36,7 +36,7 @@ pub fn check(
     let (offset, length) = range;
     let asked = FileRange::new(offset, offset.saturating_add(length));
     let is_transfer = matches!(op, RequestOp::Read | RequestOp::Write);
-    let bits = target.plain_bits(op == RequestOp::Write);
+    let bits = target.direct_mask(op == RequestOp::Write);
     let is_plain = is_transfer && length > 0 && (offset | length) & bits == 0;
     if is_plain && asked.end() <= FILE_SIZE_MAX && route == RoutePolicy::Direct {
         return Ok(Admitted { range: asked, is_plain: true });

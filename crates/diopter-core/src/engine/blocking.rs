@@ -8,7 +8,7 @@ use diopter_os::{BioId, Errno, MemoryId, RwFlags};
 use crate::backend::Wait;
 use crate::engine::core::Core;
 use crate::engine::next::Obstacle;
-use crate::engine::pending::{Order, Taker};
+use crate::engine::pending::{Order, ResultOwner};
 use crate::engine::step::Step;
 use crate::engine::target::Target;
 use crate::engine::this_thread::{others_have_writes_at, reap_this_thread};
@@ -31,7 +31,7 @@ pub fn blocking_order(
     memory: Option<MemoryId>,
     flags: RwFlags,
 ) -> Order {
-    Order { op, range, memory, flags, taker: Taker::BlockedCaller }
+    Order { op, range, memory, flags, result_owner: ResultOwner::BlockedCaller }
 }
 
 impl Core {
@@ -136,8 +136,8 @@ impl Core {
                 debug_assert_eq!(self.flight.notes[id.index()].request, place);
                 self.call(place, id);
             }
-        } else if copies && !self.beside.contains(&place) {
-            self.beside.push_back(place);
+        } else if copies && !self.overlap_queue.contains(&place) {
+            self.overlap_queue.push_back(place);
         }
         false
     }

@@ -15,7 +15,7 @@ use crate::completion::{
 };
 use crate::engine::bounce::BouncePool;
 use crate::engine::copies::{self, BufferMapping};
-use crate::engine::job::{Attached, Ended, Job, LateCopy, What, note_dropped};
+use crate::engine::job::{Attached, Completed, Ended, Job, LateCopy, note_dropped};
 use crate::engine::pending::{self, Pending};
 use crate::engine::table::Table;
 use crate::engine::target::Target;
@@ -42,11 +42,11 @@ pub enum Decision {
     /// It is taken from its place.
     Plain,
     /// It is delivered by [`Completer::deliver`].
-    Deliver(Box<Delivering>),
+    Deliver(Box<PendingDelivery>),
 }
 
 /// A result that is delivered by a completion.
-pub struct Delivering {
+pub struct PendingDelivery {
     attached: Attached,
     facts: CompletionFacts,
     why: CompletionReason,
@@ -132,21 +132,21 @@ impl Completer {
         }
         if attached.completion.is_none() && attached.copy.is_none() && !has_worker {
             self.counters.count(why);
-            self.look_away();
+            self.refresh();
             return Decision::Plain;
         }
-        Decision::Deliver(Box::new(Delivering { attached, facts, why, has_worker }))
+        Decision::Deliver(Box::new(PendingDelivery { attached, facts, why, has_worker }))
     }
 
     /// Sends a result where [`Completer::decide`] has decided. Its place stays taken until then.
     pub fn deliver(
         &mut self,
-        delivering: Delivering,
+        delivering: PendingDelivery,
         (place, finished): (usize, FinishedRequest),
         target: Arc<Target>,
         to: &mut Delivery<'_>,
     ) {
-        let Delivering { attached, facts, why, has_worker } = delivering;
+        let PendingDelivery { attached, facts, why, has_worker } = delivering;
         let Attached { completion, copy, .. } = attached;
         let target = (!finished.is_whole()).then_some(target);
         let job = Job { place, finished, completion, copy, facts, target, is_for_here: false };
@@ -182,7 +182,7 @@ impl Completer {
         self.out
     }
 
-    fn look_away(&mut self) {
+    fn refresh(&mut self) {
         let has_none = self.attached_count == 0 && self.filed() == 0;
         self.is_watching = is_decisive(self.policy) || !has_none;
     }
@@ -337,7 +337,7 @@ impl Completer {
             if let Some(job) = crew.take_back() {
                 self.take_over(job, to);
             } else if let Some(ended) = crew.take(patience) {
-                let is_result = matches!(ended.what, What::Result(..));
+                let is_result = matches!(ended.what, Completed::Result(..));
                 self.note_back(is_result);
                 self.file_ended(ended, to);
             } else {
@@ -345,7 +345,7 @@ impl Completer {
             }
             has_some = true;
         }
-        self.look_away();
+        self.refresh();
         has_some
     }
 
@@ -386,7 +386,7 @@ impl Completer {
         let Ended { place, bounce, what } = ended;
         to.pool.keep(bounce);
         match what {
-            What::Result(mut finished, target) => {
+            Completed::Result(mut finished, target) => {
                 finished.set_finished(|| to.backend.now());
                 if !to.table.entries[place].is_discarded() {
                     let target = target.as_ref().map(Arc::downgrade);
@@ -394,13 +394,13 @@ impl Completer {
                 }
                 note_dropped(*finished, target.as_ref(), to.outside);
             }
-            What::Ran(ran) => {
+            Completed::Ran(ran) => {
                 self.counters.panics += u64::from(ran.is_err());
                 self.panics.extend(ran.err());
             }
         }
         to.table.vacate(place);
-        self.look_away();
+        self.refresh();
     }
 
     /// For an engine that is dropped: from now on no callback begins, and results do not go
@@ -439,7 +439,7 @@ impl Completer {
         let at = returned.position(|(_, finished, _)| id.is_none_or(|id| finished.id == id))?;
         let (place, finished, _) = self.returned.remove(at)?;
         table.vacate(place);
-        self.look_away();
+        self.refresh();
         Some(finished)
     }
 }
@@ -480,8 +480,10 @@ impl Drop for Completer {
             let Some(ended) = crew.take(patience) else { continue };
             self.out -= 1;
             match ended.what {
-                What::Result(done, target) => note_dropped(*done, target.as_ref(), &mut outside),
-                What::Ran(ran) => ran.unwrap_or_else(|panic| outside.drop_panic(panic)),
+                Completed::Result(done, target) => {
+                    note_dropped(*done, target.as_ref(), &mut outside)
+                }
+                Completed::Ran(ran) => ran.unwrap_or_else(|panic| outside.drop_panic(panic)),
             }
         }
     }

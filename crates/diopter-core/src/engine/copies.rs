@@ -11,7 +11,7 @@ use diopter_os::{MemoryId, Slab, Span, Stride};
 
 use crate::engine::bounce::Copied;
 use crate::engine::pending::Pending;
-use crate::engine::route::Way;
+use crate::engine::route::IoPath;
 use crate::stripe::StridedRange;
 use crate::units::{FileRange, align_down, align_up, to_u32, to_u64, to_usize};
 
@@ -28,7 +28,7 @@ impl BufferMapping {
     /// The mapping of the window that `pending` is in.
     pub fn of(pending: &Pending) -> BufferMapping {
         match (&pending.window.bounce, pending.window.way) {
-            (Some(bounce), Way::Bounced(_)) => BufferMapping {
+            (Some(bounce), IoPath::Bounced(_)) => BufferMapping {
                 memory: bounce.memory,
                 base: pending.window.span.start(),
                 start: bounce.start,
@@ -61,7 +61,7 @@ impl BufferMapping {
 /// Finds a place in the request's buffer for the window that has just been chosen: where its bytes
 /// are already, or in the half without the bytes that are still to be copied to the caller.
 pub fn place_window(pending: &mut Pending, slab: &Slab) {
-    let is_bounced = matches!(pending.window.way, Way::Bounced(_));
+    let is_bounced = matches!(pending.window.way, IoPath::Bounced(_));
     let (range, length) = (pending.window.range, pending.window.span.length());
     let Some(bounce) = &mut pending.window.bounce else { return };
     if let Some(ahead) = bounce.ahead.take_if(|ahead| is_bounced && ahead.range == range) {

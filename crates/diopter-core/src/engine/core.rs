@@ -8,11 +8,11 @@ use diopter_os::{Errno, Slab, SlabShape, fork};
 use crate::backend::{Backend, Completions, Wait};
 use crate::clock::Nanos;
 use crate::engine::bounce::BouncePool;
-use crate::engine::bulk::Bulk;
 use crate::engine::completer::Completer;
 use crate::engine::flight::{BioNote, Flight};
-use crate::engine::pending::{Failure, Pending, State, Taker};
-use crate::engine::stranded::Stranded;
+use crate::engine::large_bios::LargeBios;
+use crate::engine::orphaned_locks::OrphanedLock;
+use crate::engine::pending::{Failure, Pending, ResultOwner, State};
 use crate::engine::table::Table;
 use crate::engine::target::Target;
 use crate::engine::this_thread::{ThreadEngine, reap_this_thread, shard};
@@ -72,16 +72,16 @@ pub struct Core {
     pub(super) now: Nanos,
     pub(super) next_id: u64,
     /// A waiting request can continue as soon as what is built was handed over.
-    pub is_in_haste: bool,
+    pub must_poll: bool,
     pub table: Table,
     pub flight: Flight,
     pub(super) completions: Completions,
     pub(crate) completer: Completer,
     pub(super) pool: BouncePool,
     /// Places of bounced requests with something to copy while their bios are in the device.
-    pub(super) beside: VecDeque<usize>,
+    pub(super) overlap_queue: VecDeque<usize>,
     /// Locks of writes whose bios a lost backend may still have.
-    pub(super) stranded: Vec<Stranded>,
+    pub(super) orphaned_locks: Vec<OrphanedLock>,
     /// Code of users that runs once the engine is not in use: a guard, or a caller of rounds, takes
     /// it out. The last field, so that what remains runs when all else is gone.
     pub outside: Outside,
@@ -99,7 +99,7 @@ impl Core {
                 runs: vec![StridedRange::default(); bios],
                 backlog: VecDeque::with_capacity(bios),
                 shares: Vec::with_capacity(bios),
-                bulk: Bulk::new(policies.depth == DepthPolicy::Auto, bios_max),
+                large_bios: LargeBios::new(policies.depth == DepthPolicy::Auto, bios_max),
             },
             backend,
             policies,
@@ -107,14 +107,14 @@ impl Core {
             completions: Vec::with_capacity(bios),
             completer: Completer::new(policies.completion),
             pool: BouncePool::new(),
-            beside: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX),
-            stranded: Vec::new(),
+            overlap_queue: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX),
+            orphaned_locks: Vec::new(),
             outside: Outside::new(),
             next_id: first_id(),
             shard: shard(),
             is_timed: false,
             now: Nanos(1),
-            is_in_haste: false,
+            must_poll: false,
             broken: None,
             generation: fork::generation(),
         }
@@ -136,13 +136,13 @@ impl Core {
         self.table.has_room()
     }
 
-    /// Lets a request of `target` finish without a taker.
+    /// Lets a request of `target` finish without an owner of the result.
     pub fn discard(&mut self, id: RequestId, target: &Target) {
         if let Some(finished) = self.take_finished_of(id) {
-            target.note_unseen(&finished);
+            target.latch_untaken_error(&finished);
             self.outside.drop_memory_of(finished);
         } else if let Some(place) = self.table.place_of(id) {
-            self.table.entries[place].taker = Taker::Dropped;
+            self.table.entries[place].result_owner = ResultOwner::Dropped;
         }
     }
 
@@ -166,7 +166,7 @@ impl Core {
     pub fn can_continue(&self) -> bool {
         // With something in flight, its completion brings the round that steps what waits.
         let is_quiet = self.backend.held() == 0 && self.completer.out() == 0;
-        self.is_in_haste || self.can_hand_over() || is_quiet && self.table.has_waiting()
+        self.must_poll || self.can_hand_over() || is_quiet && self.table.has_waiting()
     }
 
     /// Returns true if the next round hands over what the last one built.
@@ -176,10 +176,8 @@ impl Core {
 
     /// Sleeps briefly after a round in which nothing came back if nothing is in flight.
     pub(crate) fn pause_unless(&mut self, came_back: bool) {
-        let is_idle = !came_back
-            && !self.is_in_haste
-            && self.backend.held() == 0
-            && !self.flight.has_backlog();
+        let is_idle =
+            !came_back && !self.must_poll && self.backend.held() == 0 && !self.flight.has_backlog();
         let is_idle = is_idle && self.completer.out() == 0;
         if is_idle && !reap_this_thread(&mut self.outside) {
             self.table.pause(INODE_LOCK_SLICE);
@@ -234,7 +232,7 @@ impl Core {
             return;
         }
         if pending.state.is_single() {
-            self.table.lengthen(place, &mut self.flight);
+            self.table.leave_fast_path(place, &mut self.flight);
         }
         let pending = &mut self.table.entries[place];
         pending.is_cancelled = true;

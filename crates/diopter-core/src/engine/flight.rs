@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use diopter_os::{BioDraft, BioId, ObjectHandle, Slab};
 
 use crate::backend::Backend;
-use crate::engine::bulk::Bulk;
+use crate::engine::large_bios::LargeBios;
 use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::limits::BULK_BYTES_MIN;
@@ -22,7 +22,7 @@ pub(crate) struct BioNote {
     /// True if it counts against its object's share of the engine.
     pub(crate) has_share: bool,
     /// True if it is one of the large ones.
-    pub(crate) is_bulk: bool,
+    pub(crate) is_large: bool,
 }
 
 /// Bios between building and completion.
@@ -39,7 +39,7 @@ pub struct Flight {
     /// Bios of each object of a striped file: a slow one must not take every place.
     pub(crate) shares: Vec<(ObjectHandle, u32)>,
     /// The large bios.
-    pub(crate) bulk: Bulk,
+    pub(crate) large_bios: LargeBios,
 }
 
 /// Returns how many bios of the engine one object of a striped file may have: its part of the
@@ -59,7 +59,7 @@ pub(crate) fn share_of(
     let depth = match policies.depth {
         DepthPolicy::Fixed(depth) => depth.min(bios),
         DepthPolicy::Auto if length / u64::from(objects) < u64::from(BULK_BYTES_MIN) => bios,
-        DepthPolicy::Auto => flight.bulk.depth().min(bios),
+        DepthPolicy::Auto => flight.large_bios.depth().min(bios),
     };
     Some(depth.div_ceil(objects).max(1))
 }
@@ -94,9 +94,9 @@ impl Flight {
         spec: BioDraft<'_>,
         has_share: bool,
     ) -> BioId {
-        let is_bulk = self.bulk.takes(spec.length());
+        let is_large = self.large_bios.takes(spec.length());
         let id = self.slab.build(spec).expect("the caller has seen a vacancy");
-        self.notes[id.index()] = BioNote { request: place, has_share, is_bulk };
+        self.notes[id.index()] = BioNote { request: place, has_share, is_large };
         self.backlog.push_back(id);
         pending.outstanding += 1;
         if has_share {
@@ -153,10 +153,10 @@ impl Flight {
 
     /// Retires every bio that was not handed over: the backend is lost.
     pub(crate) fn drop_backlog(&mut self) {
-        for queue in [&mut self.backlog, self.bulk.kept_back()] {
+        for queue in [&mut self.backlog, self.large_bios.kept_back()] {
             queue.drain(..).for_each(|id| self.slab.retire(id));
         }
-        self.bulk.clear();
+        self.large_bios.clear();
         self.shares.clear();
     }
 
@@ -183,7 +183,7 @@ impl Flight {
     pub(crate) fn take_from_backlog(&mut self, place: usize) -> Vec<BioId> {
         let notes = &self.notes;
         let mut untried = Vec::new();
-        for queue in [&mut self.backlog, self.bulk.kept_back()] {
+        for queue in [&mut self.backlog, self.large_bios.kept_back()] {
             queue.retain(|id| {
                 let is_its = notes[id.index()].request == place;
                 untried.extend(is_its.then_some(*id));
@@ -202,7 +202,7 @@ impl Flight {
         mut on_handed: impl FnMut(usize, bool),
     ) {
         let depth = depth_of(backend, depth);
-        if self.bulk.is_waiting() {
+        if self.large_bios.is_waiting() {
             return self.hand_over_in_part(backend, on_handed);
         }
         while !self.backlog.is_empty() {
@@ -228,45 +228,45 @@ impl Flight {
         mut on_handed: impl FnMut(usize, bool),
     ) {
         // What was kept back is older than all that is large in the backlog.
-        for _ in 0..self.bulk.kept_back.len() {
-            let Some(id) = self.bulk.kept_back.front().copied() else { break };
-            if !self.bulk.has_room() || backend.queue(&[id]) == 0 {
+        for _ in 0..self.large_bios.kept_back.len() {
+            let Some(id) = self.large_bios.kept_back.front().copied() else { break };
+            if !self.large_bios.has_room() || backend.queue(&[id]) == 0 {
                 break;
             }
-            self.bulk.kept_back.pop_front();
-            self.bulk.held += 1;
+            self.large_bios.kept_back.pop_front();
+            self.large_bios.held += 1;
             on_handed(self.notes[id.index()].request, true);
         }
         for _ in 0..self.backlog.len() {
             let Some(id) = self.backlog.front().copied() else { break };
-            let BioNote { request, is_bulk, .. } = self.notes[id.index()];
-            if is_bulk && (self.bulk.has_kept_back() || !self.bulk.has_room()) {
-                self.bulk.kept_back.push_back(id);
+            let BioNote { request, is_large, .. } = self.notes[id.index()];
+            if is_large && (self.large_bios.has_kept_back() || !self.large_bios.has_room()) {
+                self.large_bios.kept_back.push_back(id);
                 on_handed(request, false);
             } else if backend.queue(&[id]) == 0 {
                 break;
             } else {
-                if is_bulk {
-                    self.bulk.held += 1;
+                if is_large {
+                    self.large_bios.held += 1;
                 }
                 on_handed(request, true);
             }
             self.backlog.pop_front();
         }
-        self.bulk.end_hand_over(self.backlog.is_empty());
+        self.large_bios.end_hand_over(self.backlog.is_empty());
     }
 
     /// Returns true if [`Flight::hand_over`] would hand a bio over: one that was built, or found
     /// room, after the last one.
     pub fn can_hand_over(&self, backend: &dyn Backend, depth: DepthPolicy) -> bool {
         let has_room = backend.held() < depth_of(backend, depth);
-        let has_bulk = self.bulk.has_kept_back() && self.bulk.has_room();
-        has_room && (has_bulk || !self.backlog.is_empty())
+        let has_large = self.large_bios.has_kept_back() && self.large_bios.has_room();
+        has_room && (has_large || !self.backlog.is_empty())
     }
 
     /// Returns true if bios wait for room in the backend.
     pub(crate) fn has_backlog(&self) -> bool {
-        !self.backlog.is_empty() || self.bulk.has_kept_back()
+        !self.backlog.is_empty() || self.large_bios.has_kept_back()
     }
 
     /// Returns true when one bio of `bytes` is too large for a device that is polled.

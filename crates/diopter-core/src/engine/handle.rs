@@ -15,8 +15,8 @@ use crate::completion::{Completion, CompletionCounters};
 use crate::engine::core::{Core, SLAB_SHAPE};
 use crate::engine::depth::DepthReport;
 use crate::engine::options::{BackendChoice, EngineOptions};
-use crate::engine::pending::{Order, Taker};
-use crate::engine::single::single_spot;
+use crate::engine::pending::{Order, ResultOwner};
+use crate::engine::single::single_site;
 use crate::engine::target::Target;
 use crate::engine::this_thread::{self, ThreadEngine};
 use crate::engine::wait::{Deadline, turn_wait};
@@ -352,7 +352,7 @@ impl Engine {
     /// [`DepthPolicy::Fixed`](crate::policy::DepthPolicy::Fixed), none is searched for.
     #[must_use]
     pub fn depth(&self) -> DepthReport {
-        self.core().flight.bulk.report()
+        self.core().flight.large_bios.report()
     }
 
     /// Registers each object of a file with the kernel, which makes its bios a little cheaper. The
@@ -472,11 +472,11 @@ pub fn start_at(
         Err(error) => return Err(Box::new(Refused { error, request })),
     };
     let range = admitted.range;
-    let spot = request.memory.as_ref().and_then(|buf| {
+    let site = request.memory.as_ref().and_then(|buf| {
         let address = buf.as_ptr().addr();
-        single_spot(target, (request.op, admitted), address, &core.policies)
+        single_site(target, (request.op, admitted), address, &core.policies)
     });
-    let spot = spot.filter(|_| !core.flight.is_too_large_to_poll(target, range.length()));
+    let site = site.filter(|_| !core.flight.is_too_large_to_poll(target, range.length()));
     let memory = match request.memory.take().map(|buf| core.flight.slab.adopt(buf)) {
         None => None,
         Some(Ok(memory)) => Some(memory),
@@ -487,8 +487,8 @@ pub fn start_at(
         }
     };
     let flags = admit::note_route(target, request.op, admitted, route, request.flags);
-    let order = Order { op: request.op, range, memory, flags, taker: Taker::Later };
-    let place = core.take_in(target, &order, spot);
+    let order = Order { op: request.op, range, memory, flags, result_owner: ResultOwner::Later };
+    let place = core.take_in(target, &order, site);
     let Core { completer, table, .. } = core;
     completer.note_started(place, table);
     Ok(place)

@@ -24,7 +24,7 @@ pub struct LateCopy {
     pub length: usize,
 }
 
-/// A finished request on its way to its taker.
+/// A finished request on its way to the owner of its result.
 pub struct Job {
     pub place: usize,
     pub finished: FinishedRequest,
@@ -41,10 +41,10 @@ pub struct Job {
 pub struct Ended {
     pub place: usize,
     pub bounce: Option<Idle>,
-    pub what: What,
+    pub what: Completed,
 }
 
-pub enum What {
+pub enum Completed {
     Result(Box<FinishedRequest>, Option<Arc<Target>>),
     Ran(Result<(), Panic>),
 }
@@ -55,10 +55,10 @@ impl Job {
         let Job { place, mut finished, completion, copy, target, .. } = self;
         let bounce = copy.map(|copy| copy.carry_out(&mut finished));
         let what = match completion {
-            None => What::Result(Box::new(finished), target),
+            None => Completed::Result(Box::new(finished), target),
             Some(Completion { run, .. }) => {
                 // What the callback left half done is its own: the engine shares nothing with it.
-                What::Ran(outside::call(move || run(finished)))
+                Completed::Ran(outside::call(move || run(finished)))
             }
         };
         Ended { place, bounce, what }
@@ -73,7 +73,7 @@ pub fn note_dropped(
     outside: &mut Outside,
 ) {
     if let Some(target) = target {
-        target.note_unseen(&finished);
+        target.latch_untaken_error(&finished);
     }
     outside.drop_memory_of(finished);
 }

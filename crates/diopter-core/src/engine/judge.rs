@@ -8,7 +8,7 @@ use diopter_os::{Errno, RwFlags};
 use crate::engine::facts::Facts;
 use crate::engine::next::Changed;
 use crate::engine::pending::{BioEnd, Failure, Pending};
-use crate::engine::route::Way;
+use crate::engine::route::IoPath;
 use crate::outcome::{RangeOutcome, RangeState, StopReason};
 use crate::policy::ShortPolicy;
 use crate::stripe::StridedRange;
@@ -166,8 +166,8 @@ fn end_of_short(
     }
     if !pending.is_write() {
         let unit = match pending.window.way {
-            Way::Direct | Way::Bounced(_) => facts.blocks().read,
-            Way::Buffered(_) => 1,
+            IoPath::Direct | IoPath::Bounced(_) => facts.blocks().read,
+            IoPath::Buffered(_) => 1,
         };
         let has_read_nothing = moved.end == pending.window.span.start();
         if is_end_of_file(facts, (moved.end, unit), has_read_nothing)? {
@@ -233,7 +233,7 @@ fn is_short_for_space(pending: &Pending, facts: &impl Facts, failure: Failure) -
 
 /// Returns true if a server refuses an aligned request with O_DIRECT, which its open permitted.
 fn is_refused_as_direct(pending: &Pending, facts: &impl Facts, failure: Failure) -> bool {
-    let is_direct = !matches!(pending.window.way, Way::Buffered(_));
+    let is_direct = !matches!(pending.window.way, IoPath::Buffered(_));
     let can_be_buffered = !facts.is_local() && !facts.is_strict();
     is_direct && can_be_buffered && failure.errno == Errno::EINVAL
 }
@@ -253,7 +253,7 @@ fn limit_that_cuts(pending: &Pending, facts: &impl Facts, failure: Failure) -> O
 /// Returns true if another process appended between the read of the size and the write, so that the
 /// end is no longer on a block.
 fn is_lost_append(pending: &Pending, facts: &impl Facts, failure: Failure) -> bool {
-    let is_direct = pending.window.way == Way::Direct;
+    let is_direct = pending.window.way == IoPath::Direct;
     facts.kernel_appends() && pending.is_write() && is_direct && failure.errno == Errno::EINVAL
 }
 
@@ -268,7 +268,7 @@ fn refuses_dontcache(pending: &Pending, failure: Failure) -> bool {
 /// fs/iomap goes by iterators (Linux 5.15) a direct read that runs on into that space is `EIO`,
 /// where the read should end with the file.
 fn runs_past_the_end(pending: &Pending, facts: &impl Facts, failure: Failure) -> bool {
-    let is_direct_read = !pending.is_write() && !matches!(pending.window.way, Way::Buffered(_));
+    let is_direct_read = !pending.is_write() && !matches!(pending.window.way, IoPath::Buffered(_));
     let may_be = is_direct_read && !facts.is_in_image() && !pending.window.stops_at_ends;
     let block = facts.blocks().read;
     may_be

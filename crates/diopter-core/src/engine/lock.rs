@@ -91,7 +91,7 @@ pub fn acquire(
     };
     if obstacle.is_none() {
         if !pending.has_failed() {
-            make_way(pending, target);
+            prepare_growth(pending, target);
         }
         return if pending.has_failed() { Next::Ended } else { Next::Window };
     }
@@ -139,7 +139,7 @@ fn append_at(pending: &mut Pending, end: u64) {
 
 /// Removes the file's record of its size before the write grows past it. A write past the end of a
 /// device fails.
-fn make_way(pending: &mut Pending, target: &Target) {
+fn prepare_growth(pending: &mut Pending, target: &Target) {
     let rest = pending.rest();
     if rest.is_empty() {
         return;

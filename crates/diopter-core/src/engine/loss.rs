@@ -14,9 +14,9 @@ use crate::engine::core::Core;
 use crate::engine::job::note_dropped;
 use crate::engine::lock;
 use crate::engine::next::Phase;
-use crate::engine::pending::{Durability, Failure, Pending, State, Taker};
+use crate::engine::orphaned_locks::OrphanedLock;
+use crate::engine::pending::{Durability, Failure, Pending, ResultOwner, State};
 use crate::engine::phase::flush;
-use crate::engine::stranded::Stranded;
 use crate::engine::table::Table;
 use crate::engine::wait::Deadline;
 use crate::error::{BackendError, IoErrorKind};
@@ -26,12 +26,12 @@ use crate::request::{RequestId, RequestOp};
 use crate::sync::Arc;
 
 /// In the place of a backend that was dropped: moves nothing, and reports that.
-struct Gone {
+struct ClosedBackend {
     slab: Slab,
     error: BackendError,
 }
 
-impl Backend for Gone {
+impl Backend for ClosedBackend {
     fn capabilities(&self) -> Capabilities {
         Capabilities { name: self.error.backend, depth_max: 0 }
     }
@@ -74,14 +74,14 @@ impl Core {
     pub(crate) fn disown(&mut self) {
         let backend = self.backend.capabilities().name;
         let error = BackendError { backend, errno: Errno::EBADF };
-        let gone = Box::new(Gone { slab: self.flight.slab.clone(), error });
+        let gone = Box::new(ClosedBackend { slab: self.flight.slab.clone(), error });
         std::mem::forget(std::mem::replace(&mut self.backend, gone));
         self.table = Table::new();
         self.flight.backlog.clear();
-        self.flight.bulk.clear();
+        self.flight.large_bios.clear();
         self.pool = BouncePool::new();
-        self.beside.clear();
-        std::mem::forget(std::mem::take(&mut self.stranded));
+        self.overlap_queue.clear();
+        std::mem::forget(std::mem::take(&mut self.orphaned_locks));
         let completer = Completer::new(self.policies.completion);
         std::mem::forget(std::mem::replace(&mut self.completer, completer));
         self.broken = Some(error);
@@ -98,7 +98,7 @@ impl Core {
                 continue;
             }
             if self.table.entries[place].state.is_single() {
-                self.table.lengthen(place, &mut self.flight);
+                self.table.leave_fast_path(place, &mut self.flight);
             }
             strand_if_held(self, place);
             let pending = &mut self.table.entries[place];
@@ -142,7 +142,7 @@ impl Core {
     fn drop_backend(&mut self) {
         let backend = self.backend.capabilities().name;
         let error = self.broken.unwrap_or(BackendError { backend, errno: Errno::EIO });
-        let gone = Gone { slab: self.flight.slab.clone(), error };
+        let gone = ClosedBackend { slab: self.flight.slab.clone(), error };
         drop(std::mem::replace(&mut self.backend, Box::new(gone)));
     }
 
@@ -194,7 +194,7 @@ impl Core {
             if pending.is_blocking() {
                 continue;
             }
-            pending.taker = Taker::Dropped;
+            pending.result_owner = ResultOwner::Dropped;
             if pending.op == RequestOp::Read && pending.target.is_some() {
                 let id = RequestId(pending.id);
                 self.cancel(id);
@@ -226,7 +226,9 @@ impl Core {
             lock::release(&mut self.table.entries[place], &target);
         }
         let is_over = self.flight.slab.held() == 0;
-        for Stranded { target, hold, touched, locked } in std::mem::take(&mut self.stranded) {
+        for OrphanedLock { target, hold, touched, locked } in
+            std::mem::take(&mut self.orphaned_locks)
+        {
             if !is_over {
                 // The inode lock stays, with the lock, for other open files of the inode.
                 if let Some(hold) = hold {
@@ -258,7 +260,7 @@ fn strand_if_held(core: &mut Core, place: usize) {
     if hold.is_some() || locked.is_some() {
         let target = Arc::clone(core.table.targets.get(id));
         let touched = target.touched(pending.range);
-        core.stranded.push(Stranded { target, hold, touched, locked });
+        core.orphaned_locks.push(OrphanedLock { target, hold, touched, locked });
     }
 }
 

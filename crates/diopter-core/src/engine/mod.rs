@@ -15,7 +15,7 @@ pub mod wait;
 mod this_thread;
 
 pub(crate) mod bounce;
-mod bulk;
+mod large_bios;
 pub(crate) mod facts;
 pub(crate) mod plan;
 mod next;
@@ -31,7 +31,7 @@ mod phase;
 mod table;
 mod job;
 mod completer;
-mod stranded;
+mod orphaned_locks;
 mod core;
 mod overlap;
 mod single;

@@ -7,7 +7,7 @@ use crate::engine::bounce::Copied;
 use crate::engine::core::Core;
 use crate::engine::next::Phase;
 use crate::engine::pending::{Pending, State};
-use crate::engine::route::Way;
+use crate::engine::route::IoPath;
 use crate::engine::target::Target;
 use crate::engine::{copies, window};
 use crate::error::BackendError;
@@ -16,21 +16,26 @@ use crate::policy::Policies;
 use crate::units::{FileRange, align_down};
 
 /// A copy that a request can make while its bios are in the device.
-enum Beside {
+enum OverlapCopy {
     /// All but the edge blocks of a window of a write.
     In(Copied),
     /// The part of a read that is not in the caller's memory yet.
     Out,
 }
 
-fn beside(pending: &Pending, target: &Target, slab: &Slab, policies: &Policies) -> Option<Beside> {
+fn overlap_copy(
+    pending: &Pending,
+    target: &Target,
+    slab: &Slab,
+    policies: &Policies,
+) -> Option<OverlapCopy> {
     let bounce = pending.window.bounce.as_ref()?;
-    if pending.outstanding == 0 || !matches!(pending.window.way, Way::Bounced(_)) {
+    if pending.outstanding == 0 || !matches!(pending.window.way, IoPath::Bounced(_)) {
         return None;
     }
     if !pending.is_write() {
         let behind = bounce.behind.filter(|behind| is_worth_it(behind.range));
-        return behind.map(|_| Beside::Out);
+        return behind.map(|_| OverlapCopy::Out);
     }
     let block = pending.block(target);
     let copied = if pending.state == State::In(Phase::Edges) {
@@ -43,13 +48,13 @@ fn beside(pending: &Pending, target: &Target, slab: &Slab, policies: &Policies) 
             return None;
         }
         let next = window::next(pending, rest, target, slab, policies.route);
-        if !matches!(next.way, Way::Bounced(_)) {
+        if !matches!(next.way, IoPath::Bounced(_)) {
             return None;
         }
         Copied { range: next.range, start: bounce.other_half() }
     };
     let is_new = bounce.ahead != Some(copied) && is_worth_it(copies::inner(copied.range, block));
-    is_new.then_some(Beside::In(copied))
+    is_new.then_some(OverlapCopy::In(copied))
 }
 
 fn is_worth_it(range: FileRange) -> bool {
@@ -58,7 +63,7 @@ fn is_worth_it(range: FileRange) -> bool {
 
 /// Returns true if there is something to copy while the request's bios are in the device.
 pub fn has_copies(pending: &Pending, target: &Target, slab: &Slab, policies: &Policies) -> bool {
-    beside(pending, target, slab, policies).is_some()
+    overlap_copy(pending, target, slab, policies).is_some()
 }
 
 /// One turn of the backend. Before it waits, bounced requests copy what they can while their
@@ -68,26 +73,26 @@ pub fn submit_and_wait(
     wait: Wait,
     done: &mut Completions,
 ) -> Result<(), BackendError> {
-    while let Some(place) = core.beside.front().copied() {
+    while let Some(place) = core.overlap_queue.front().copied() {
         core.backend.turn(Wait::Poll, done)?;
         if !done.is_empty() {
             return Ok(());
         }
-        core.beside.pop_front();
+        core.overlap_queue.pop_front();
         let pending = &mut core.table.entries[place];
         if let Some(id) = pending.target {
-            copy_beside(pending, core.table.targets.get(id), &core.flight.slab, &core.policies);
+            copy_in_overlap(pending, core.table.targets.get(id), &core.flight.slab, &core.policies);
         }
     }
     core.backend.turn(wait, done)
 }
 
 /// Copies what there is.
-fn copy_beside(pending: &mut Pending, target: &Target, slab: &Slab, policies: &Policies) {
-    match beside(pending, target, slab, policies) {
+fn copy_in_overlap(pending: &mut Pending, target: &Target, slab: &Slab, policies: &Policies) {
+    match overlap_copy(pending, target, slab, policies) {
         None => {}
-        Some(Beside::Out) => copies::catch_up(pending, slab),
-        Some(Beside::In(copied)) => {
+        Some(OverlapCopy::Out) => copies::catch_up(pending, slab),
+        Some(OverlapCopy::In(copied)) => {
             let block = pending.block(target);
             let inner = copies::inner(copied.range, block);
             let to = copied.start + (inner.start() - align_down(copied.range.start(), block));
@@ -108,7 +113,7 @@ mod tests {
     use crate::backend::sim::{Disk, Faults, Sim, SimConfig, World};
     use crate::engine::bounce::Bounce;
     use crate::engine::core::SLAB_SHAPE;
-    use crate::engine::pending::{Order, Taker};
+    use crate::engine::pending::{Order, ResultOwner};
     use crate::engine::target::{Access, Blocks, Target, TargetRef};
     use crate::map::Identity;
     use crate::request::RequestOp;
@@ -140,7 +145,8 @@ mod tests {
         let mut core = Core::new(slab, sim, Policies::default());
         let range = FileRange::new(7, 7 + 5 * MIB);
         let flags = RwFlags::NONE;
-        let order = Order { op, range, memory: Some(memory), flags, taker: Taker::Later };
+        let order =
+            Order { op, range, memory: Some(memory), flags, result_owner: ResultOwner::Later };
         let place = core.take_in(target.as_ref(), &order, None);
         assert_eq!(place, 0);
         (core, target)

@@ -8,7 +8,7 @@ use crate::clock::Nanos;
 use crate::engine::bounce::Bounce;
 use crate::engine::next::{Next, Phase};
 use crate::engine::plan::Cursor;
-use crate::engine::route::{Way, Window};
+use crate::engine::route::{IoPath, Window};
 use crate::engine::target::Target;
 use crate::engine::targets::TargetId;
 use crate::error::{ImageError, IoErrorKind};
@@ -50,7 +50,7 @@ impl State {
 
 /// The receiver of a request's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taker {
+pub(crate) enum ResultOwner {
     /// A caller that waits inside the call that started it, and lent the memory.
     BlockedCaller,
     /// A later call, a future or a callback.
@@ -100,7 +100,7 @@ pub(crate) struct WindowState {
     /// The bytes of the request.
     pub(crate) range: FileRange,
     /// The path that they take.
-    pub(crate) way: Way,
+    pub(crate) way: IoPath,
     /// The bytes that the window's bios cover: `range`, or the whole blocks around it.
     pub(crate) span: FileRange,
     /// The part of it that has no bio yet.
@@ -222,7 +222,7 @@ pub(crate) struct Pending {
     pub(crate) flags: RwFlags,
     pub(crate) op: RequestOp,
     pub(crate) state: State,
-    pub(crate) taker: Taker,
+    pub(crate) result_owner: ResultOwner,
     pub(crate) is_cancelled: bool,
     /// In the engine's list of those that could not continue.
     pub(crate) is_waiting: bool,
@@ -255,7 +255,7 @@ impl Pending {
             memory: None,
             flags: RwFlags::NONE,
             state: State::Ended,
-            taker: Taker::Later,
+            result_owner: ResultOwner::Later,
             is_cancelled: false,
             is_waiting: false,
             outstanding: 0,
@@ -264,7 +264,7 @@ impl Pending {
             at: 0,
             window: WindowState {
                 range: nothing,
-                way: Way::Direct,
+                way: IoPath::Direct,
                 span: nothing,
                 queues: ObjectQueues::default(),
                 pieces: Pieces::default(),
@@ -303,7 +303,7 @@ impl Pending {
         }
     }
 
-    /// Fills a free place. Next the request becomes a single bio, or [`Pending::go_long`].
+    /// Fills a free place. Next the request becomes a single bio, or [`Pending::begin_phases`].
     #[inline]
     pub(crate) fn occupy(&mut self, id: u64, target: TargetId, order: &Order) {
         debug_assert!(self.target.is_none() && self.outstanding == 0 && self.hold.is_none());
@@ -313,14 +313,14 @@ impl Pending {
         self.range = order.range;
         self.memory = order.memory;
         self.flags = order.flags;
-        self.taker = order.taker;
+        self.result_owner = order.result_owner;
         self.is_cancelled = false;
         self.is_waiting = false;
         self.timing = Timing::default();
     }
 
     /// Readies it for its first phase; vectors keep their capacity.
-    pub(crate) fn go_long(&mut self, target: &Target) {
+    pub(crate) fn begin_phases(&mut self, target: &Target) {
         self.state = match self.op {
             RequestOp::Read => State::NextWindow,
             RequestOp::Write => State::AwaitsLock,
@@ -354,12 +354,12 @@ impl Pending {
 
     /// A single one whose bio did not move all its bytes: from here on it is a request whose only
     /// window is built, direct or through the bounce buffer that it has.
-    pub(crate) fn take_the_long_way(&mut self, target: &Target) {
+    pub(crate) fn leave_fast_path(&mut self, target: &Target) {
         let its_way = match self.state {
-            State::SingleBounced => Way::Bounced(DetourReason::MisalignedMemory),
-            _ => Way::Direct,
+            State::SingleBounced => IoPath::Bounced(DetourReason::MisalignedMemory),
+            _ => IoPath::Direct,
         };
-        self.go_long(target);
+        self.begin_phases(target);
         let WindowState { range, way, span, queues, is_built, .. } = &mut self.window;
         (*range, *way, *span, *is_built) = (self.range, its_way, self.range, true);
         queues.clear();
@@ -458,12 +458,12 @@ impl Pending {
 
     /// True for a caller that waits inside its call.
     pub(crate) fn is_blocking(&self) -> bool {
-        self.taker == Taker::BlockedCaller
+        self.result_owner == ResultOwner::BlockedCaller
     }
 
     /// True if no caller takes the result.
     pub(crate) fn is_discarded(&self) -> bool {
-        self.taker == Taker::Dropped
+        self.result_owner == ResultOwner::Dropped
     }
 
     /// Returns the unit of direct I/O for this request.
@@ -479,15 +479,15 @@ impl Pending {
     /// Counts `bytes` of the current window as moved by its path.
     pub(crate) fn count(&mut self, bytes: u64) {
         let reason = match self.window.way {
-            Way::Direct => {
+            IoPath::Direct => {
                 self.report.route.direct += bytes;
                 return;
             }
-            Way::Bounced(reason) => {
+            IoPath::Bounced(reason) => {
                 self.report.route.bounced += bytes;
                 reason
             }
-            Way::Buffered(reason) => {
+            IoPath::Buffered(reason) => {
                 self.report.route.buffered += bytes;
                 reason
             }
@@ -506,5 +506,5 @@ pub struct Order {
     pub(crate) range: FileRange,
     pub(crate) memory: Option<MemoryId>,
     pub(crate) flags: RwFlags,
-    pub(crate) taker: Taker,
+    pub(crate) result_owner: ResultOwner,
 }

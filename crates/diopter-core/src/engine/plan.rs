@@ -5,7 +5,7 @@
 
 use crate::engine::bounce::window_bytes;
 use crate::engine::facts::Facts;
-use crate::engine::route::{Course, Way, Window};
+use crate::engine::route::{IoPath, RouteInput, Window};
 use crate::limits::BIO_BYTES_MAX;
 use crate::outcome::DetourReason;
 use crate::policy::{MergePolicy, Policies, RoutePolicy, SubmitPolicy};
@@ -87,15 +87,15 @@ impl Cursor {
         if self.ends_in_block && !is_aligned(rest.start(), block) {
             let end = align_up(rest.start(), block).min(rest.end());
             let range = FileRange::new(rest.start(), end);
-            return Window { range, way: Way::Buffered(DetourReason::MisalignedRange) };
+            return Window { range, way: IoPath::Buffered(DetourReason::MisalignedRange) };
         }
         if self.room() == 0 && !is_aligned(rest.start(), block) {
             // Its block starts before the limit: the kernel refuses it as a part of a block.
-            let way = Way::Buffered(DetourReason::UnalignedEndOfFile);
+            let way = IoPath::Buffered(DetourReason::UnalignedEndOfFile);
             return Window { range: rest, way };
         }
         let units = (facts.blocks().memory, block);
-        Course {
+        RouteInput {
             is_write: self.is_write,
             rest,
             block,
@@ -119,11 +119,11 @@ impl Cursor {
         let block = blocks.write;
         let is_whole = is_aligned(self.size, block) && is_aligned(rest.length(), block);
         let (way, unit) = match facts.never_direct(true) {
-            Some(reason) => (Way::Buffered(reason), 1),
+            Some(reason) => (IoPath::Buffered(reason), 1),
             None if is_whole && memory.is_aligned(rest, (blocks.memory, block)) => {
-                (Way::Direct, block)
+                (IoPath::Direct, block)
             }
-            None => (Way::Buffered(DetourReason::UnalignedAppend), 1),
+            None => (IoPath::Buffered(DetourReason::UnalignedAppend), 1),
         };
         let length = rest.length().min(u64::from(BIO_BYTES_MAX));
         let first = FileRange::new(rest.start(), rest.start() + length);
@@ -147,15 +147,15 @@ impl Window {
     /// Returns the bytes that the window's bios cover: its range, or the whole blocks around it.
     pub fn span(&self, block: u64) -> FileRange {
         match self.way {
-            Way::Bounced(_) => self.range.blocks(block),
-            Way::Direct | Way::Buffered(_) => self.range,
+            IoPath::Bounced(_) => self.range.blocks(block),
+            IoPath::Direct | IoPath::Buffered(_) => self.range,
         }
     }
 
     /// Returns the partial blocks at the edges of a bounced window, which a write reads first.
     pub fn edges(&self, block: u64) -> impl Iterator<Item = FileRange> + use<> {
         let (range, span) = (self.range, self.span(block));
-        let is_bounced = matches!(self.way, Way::Bounced(_));
+        let is_bounced = matches!(self.way, IoPath::Bounced(_));
         let has_head = range.start() > span.start();
         let head =
             (is_bounced && has_head).then(|| FileRange::new(span.start(), span.start() + block));

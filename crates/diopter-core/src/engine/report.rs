@@ -5,7 +5,7 @@ use diopter_os::{BioResult, Errno, Slab};
 use crate::engine::copies;
 use crate::engine::next::{Next, Phase};
 use crate::engine::pending::{BioEnd, Failure, Pending, State, is_again};
-use crate::engine::route::Way;
+use crate::engine::route::IoPath;
 use crate::error::IoError;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, StopReason, Transfer, paint};
 use crate::request::RequestOp;
@@ -40,7 +40,7 @@ pub fn note_bio(pending: &mut Pending, runs: StridedRange, result: BioResult) {
 /// is where the caller wants it.
 pub fn report_parts(pending: &mut Pending, slab: &Slab) -> Next {
     let window = pending.window.range;
-    if !pending.is_write() && matches!(pending.window.way, Way::Bounced(_)) {
+    if !pending.is_write() && matches!(pending.window.way, IoPath::Bounced(_)) {
         for bio in pending.window.ends.iter().filter(|bio| bio.result.is_ok()) {
             for run in bio.runs.take(bio.moved()).ranges() {
                 let (start, end) = (run.start().max(window.start()), run.end().min(window.end()));

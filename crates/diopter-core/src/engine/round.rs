@@ -32,7 +32,7 @@ impl Core {
         let untaken = |core: &Core| core.table.finished.len() + core.completer.returned();
         let before = untaken(self);
         self.step_waiting();
-        let waits = untaken(self) == before && !self.is_in_haste;
+        let waits = untaken(self) == before && !self.must_poll;
         let wait = if waits { wait } else { Wait::Poll };
         if self.completer.is_watching { self.turn_watching(wait) } else { self.turn(wait) }
     }
@@ -126,7 +126,7 @@ impl Core {
             return;
         }
         let finished = self.take_out(place);
-        target.note_unseen(&finished);
+        target.latch_untaken_error(&finished);
         self.outside.drop_memory_of(finished);
     }
 
@@ -154,9 +154,9 @@ impl Core {
             self.now = self.backend.now();
         }
         for (id, result) in completions.drain(..) {
-            let BioNote { request: place, is_bulk, .. } = self.flight.retire(id);
-            if is_bulk {
-                self.flight.bulk.take_back(result);
+            let BioNote { request: place, is_large, .. } = self.flight.retire(id);
+            if is_large {
+                self.flight.large_bios.take_back(result);
             }
             if self.is_timed {
                 self.table.entries[place].timing.reaped = self.now;
@@ -166,7 +166,7 @@ impl Core {
             }
         }
         self.completions = completions;
-        self.flight.bulk.end_turn(|| self.backend.now());
+        self.flight.large_bios.end_turn(|| self.backend.now());
         if let Err(error) = turned {
             self.broken = Some(error);
             self.fail_all();
@@ -182,7 +182,7 @@ impl Core {
             return;
         }
         if self.table.entries[place].state.is_single() {
-            self.table.lengthen(place, &mut self.flight);
+            self.table.leave_fast_path(place, &mut self.flight);
         }
         let runs = self.flight.runs[id.index()];
         let pending = &mut self.table.entries[place];

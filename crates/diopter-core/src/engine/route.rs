@@ -16,7 +16,7 @@ const BOUNCE_WHOLE_BYTES: u64 = 64 << 10;
 
 /// The path of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum IoPath {
     /// Between the caller's memory and the device.
     Direct,
     /// Direct, through an aligned buffer; a write reads its partial edge blocks first.
@@ -29,11 +29,11 @@ pub enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub range: FileRange,
-    pub way: Way,
+    pub way: IoPath,
 }
 
 /// The properties of a request that determine its route.
-pub struct Course<F: Fn(u64) -> bool> {
+pub struct RouteInput<F: Fn(u64) -> bool> {
     pub is_write: bool,
     /// From the request's position to its end; not empty.
     pub rest: FileRange,
@@ -62,11 +62,11 @@ pub fn is_buffered_by_policy(policy: RoutePolicy, is_write: bool, length: u64) -
     }
 }
 
-impl<F: Fn(u64) -> bool> Course<F> {
+impl<F: Fn(u64) -> bool> RouteInput<F> {
     /// The next window: it starts where the rest starts, and is not empty.
     pub fn next_window(&self) -> Window {
         if let Some(reason) = self.buffered {
-            return Window { range: self.rest, way: Way::Buffered(reason) };
+            return Window { range: self.rest, way: IoPath::Buffered(reason) };
         }
         let window = if self.is_write { self.next_write() } else { self.next_read() };
         debug_assert!(!window.range.is_empty() && window.range.start() == self.rest.start());
@@ -81,7 +81,7 @@ impl<F: Fn(u64) -> bool> Course<F> {
         self.rest.end()
     }
 
-    fn to(&self, end: u64, way: Way) -> Window {
+    fn to(&self, end: u64, way: IoPath) -> Window {
         Window { range: FileRange::new(self.at(), end), way }
     }
 
@@ -100,14 +100,14 @@ impl<F: Fn(u64) -> bool> Course<F> {
     /// As far as one bounce buffer goes, at most to `end`.
     fn bounce_to(&self, end: u64) -> Window {
         let full = align_down(self.at(), self.block) + self.bounce;
-        self.to(end.min(full), Way::Bounced(self.reason()))
+        self.to(end.min(full), IoPath::Bounced(self.reason()))
     }
 
     fn next_read(&self) -> Window {
         let (at, end) = (self.at(), self.end());
         if align_up(end, self.block) > FILE_SIZE_MAX {
             // The whole block would end past the largest offset, and the kernel refuses it.
-            return self.to(end, Way::Buffered(DetourReason::UnalignedEndOfFile));
+            return self.to(end, IoPath::Buffered(DetourReason::UnalignedEndOfFile));
         }
         let whole = align_up(end, self.block) - align_down(at, self.block);
         let is_ragged = !self.range_is_aligned();
@@ -119,7 +119,7 @@ impl<F: Fn(u64) -> bool> Course<F> {
         }
         let middle_end = align_down(end, self.block);
         if middle_end > at && (self.memory_is_aligned_from)(at) {
-            return self.to(middle_end, Way::Direct);
+            return self.to(middle_end, IoPath::Direct);
         }
         self.bounce_to(end)
     }
@@ -129,7 +129,7 @@ impl<F: Fn(u64) -> bool> Course<F> {
     fn head(&self, end: u64) -> Window {
         let next_block = align_up(self.at(), self.block);
         if next_block < end && (self.memory_is_aligned_from)(next_block) {
-            return self.to(next_block, Way::Bounced(DetourReason::MisalignedRange));
+            return self.to(next_block, IoPath::Bounced(DetourReason::MisalignedRange));
         }
         self.bounce_to(end)
     }
@@ -138,7 +138,7 @@ impl<F: Fn(u64) -> bool> Course<F> {
         let (at, end) = (self.at(), self.end());
         if self.range_is_aligned() {
             return if (self.memory_is_aligned_from)(at) {
-                self.to(end, Way::Direct)
+                self.to(end, IoPath::Direct)
             } else {
                 self.bounce_to(end)
             };
@@ -148,12 +148,13 @@ impl<F: Fn(u64) -> bool> Course<F> {
         // page cache.
         let blocks_end = if tail.is_some() { align_down(end, self.block) } else { end };
         if at >= blocks_end {
-            return self.to(end, Way::Buffered(tail.unwrap_or(DetourReason::UnalignedEndOfFile)));
+            return self
+                .to(end, IoPath::Buffered(tail.unwrap_or(DetourReason::UnalignedEndOfFile)));
         }
         if !is_aligned(at, self.block) {
             if let Some(reason) = self.unreadable {
                 let head_end = align_up(at, self.block).min(end);
-                return self.to(head_end, Way::Buffered(reason));
+                return self.to(head_end, IoPath::Buffered(reason));
             }
             let whole = align_up(blocks_end, self.block) - align_down(at, self.block);
             let is_small = whole <= BOUNCE_WHOLE_BYTES.min(self.bounce);
@@ -163,7 +164,7 @@ impl<F: Fn(u64) -> bool> Course<F> {
         let whole = align_up(blocks_end, self.block) - at;
         let is_small = middle_end < blocks_end && whole <= BOUNCE_WHOLE_BYTES.min(self.bounce);
         if !is_small && middle_end > at && (self.memory_is_aligned_from)(at) {
-            return self.to(middle_end, Way::Direct);
+            return self.to(middle_end, IoPath::Direct);
         }
         self.bounce_to(blocks_end)
     }
@@ -188,10 +189,10 @@ const _: () = assert!(FILE_SIZE_MAX < u64::MAX - BOUNCE_BYTES, "a window's end n
 mod tests {
     use super::*;
 
-    const MISALIGNED: Way = Way::Bounced(DetourReason::MisalignedRange);
-    const ADDRESS: Way = Way::Bounced(DetourReason::MisalignedMemory);
-    const PAST_END: Way = Way::Buffered(DetourReason::UnalignedEndOfFile);
-    const WRITE_ONLY: Way = Way::Buffered(DetourReason::WriteOnly);
+    const MISALIGNED: IoPath = IoPath::Bounced(DetourReason::MisalignedRange);
+    const ADDRESS: IoPath = IoPath::Bounced(DetourReason::MisalignedMemory);
+    const PAST_END: IoPath = IoPath::Buffered(DetourReason::UnalignedEndOfFile);
+    const WRITE_ONLY: IoPath = IoPath::Buffered(DetourReason::WriteOnly);
     const MIB: u64 = 1 << 20;
 
     /// All windows of a request; `skew` is how far the memory of byte 0 of the file is from a 512
@@ -202,11 +203,11 @@ mod tests {
         size: u64,
         skew: u64,
         readable: bool,
-    ) -> Vec<(u64, Way)> {
+    ) -> Vec<(u64, IoPath)> {
         let mut windows = Vec::new();
         let mut at = range.0;
         while at < range.1 {
-            let course = Course {
+            let course = RouteInput {
                 is_write,
                 rest: FileRange::new(at, range.1),
                 block: 512,
@@ -223,18 +224,18 @@ mod tests {
         windows
     }
 
-    fn reads(range: (u64, u64), skew: u64) -> Vec<(u64, Way)> {
+    fn reads(range: (u64, u64), skew: u64) -> Vec<(u64, IoPath)> {
         windows(false, range, 0, skew, true)
     }
 
-    fn writes(range: (u64, u64), size: u64, skew: u64) -> Vec<(u64, Way)> {
+    fn writes(range: (u64, u64), size: u64, skew: u64) -> Vec<(u64, IoPath)> {
         windows(true, range, size, skew, true)
     }
 
     #[test]
     fn an_aligned_request_is_one_direct_window() {
-        assert_eq!(reads((0, 10 * MIB), 0), [(10 * MIB, Way::Direct)]);
-        assert_eq!(writes((512, 1024), 0, 0), [(1024, Way::Direct)]);
+        assert_eq!(reads((0, 10 * MIB), 0), [(10 * MIB, IoPath::Direct)]);
+        assert_eq!(writes((512, 1024), 0, 0), [(1024, IoPath::Direct)]);
     }
 
     #[test]
@@ -246,33 +247,33 @@ mod tests {
     #[test]
     fn a_small_ragged_read_is_one_bounced_window_and_a_large_one_is_direct_in_the_middle() {
         assert_eq!(reads((7, 1000), 0), [(1000, MISALIGNED)]);
-        let large = [(512, MISALIGNED), (4 * MIB, Way::Direct), (4 * MIB + 5, MISALIGNED)];
+        let large = [(512, MISALIGNED), (4 * MIB, IoPath::Direct), (4 * MIB + 5, MISALIGNED)];
         assert_eq!(reads((7, 4 * MIB + 5), 0), large);
     }
 
     #[test]
     fn an_overwrite_with_ragged_edges_reads_and_writes_whole_blocks() {
         assert_eq!(writes((7, 1000), 4096, 0), [(1000, MISALIGNED)]);
-        let large = [(512, MISALIGNED), (4 * MIB, Way::Direct), (4 * MIB + 5, MISALIGNED)];
+        let large = [(512, MISALIGNED), (4 * MIB, IoPath::Direct), (4 * MIB + 5, MISALIGNED)];
         assert_eq!(writes((7, 4 * MIB + 5), 8 * MIB, 0), large);
     }
 
     #[test]
     fn an_unaligned_end_past_the_end_of_the_file_is_buffered() {
-        assert_eq!(writes((0, 5000), 0, 0), [(4608, Way::Direct), (5000, PAST_END)]);
+        assert_eq!(writes((0, 5000), 0, 0), [(4608, IoPath::Direct), (5000, PAST_END)]);
         assert_eq!(writes((100, 200), 150, 0), [(200, PAST_END)]);
         assert_eq!(writes((100, 5000), 150, 0), [(4608, MISALIGNED), (5000, PAST_END)]);
     }
 
     #[test]
     fn a_write_within_the_last_partial_block_is_buffered_not_padded() {
-        assert_eq!(writes((0, 5000), 5000, 0), [(4608, Way::Direct), (5000, PAST_END)]);
+        assert_eq!(writes((0, 5000), 5000, 0), [(4608, IoPath::Direct), (5000, PAST_END)]);
         assert_eq!(writes((4700, 4800), 5000, 0), [(4800, PAST_END)]);
     }
 
     #[test]
     fn a_write_only_file_buffers_the_edges_that_it_cannot_read() {
-        let edges = [(512, WRITE_ONLY), (1536, Way::Direct), (1600, WRITE_ONLY)];
+        let edges = [(512, WRITE_ONLY), (1536, IoPath::Direct), (1600, WRITE_ONLY)];
         assert_eq!(windows(true, (7, 1600), 4096, 0, false), edges);
     }
 

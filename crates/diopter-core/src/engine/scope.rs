@@ -49,7 +49,7 @@ impl Engine {
         lend(run, || self.discard_all(&started))
     }
 
-    /// Lets requests finish without a taker; false if the engine cannot finish them.
+    /// Lets requests finish without an owner of the result; false if the engine cannot finish them.
     fn discard_all(&self, started: &RefCell<Vec<Started>>) -> bool {
         let mut core = self.core();
         for Started { id, target } in started.borrow_mut().drain(..) {

@@ -12,7 +12,7 @@ use crate::engine::admit::{Admitted, buffered};
 use crate::engine::core::{Core, id_after};
 use crate::engine::flight::share_of;
 use crate::engine::judge;
-use crate::engine::pending::{Order, Pending, State, Taker, is_again};
+use crate::engine::pending::{Order, Pending, ResultOwner, State, is_again};
 use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::extent::ExtentState;
@@ -25,7 +25,7 @@ use crate::units::{Bytes, FileRange, is_aligned, to_u32, to_u64, to_usize};
 
 /// Where the one bio of a request goes that is a single one.
 #[derive(Clone, Copy)]
-pub(crate) struct Spot<'t> {
+pub(crate) struct BioSite<'t> {
     pub(crate) object: &'t OpenObject,
     pub(crate) offset: u64,
 }
@@ -33,30 +33,30 @@ pub(crate) struct Spot<'t> {
 /// The bio of an aligned request that is a single one, as the phases would build it. The memory is
 /// one range, so only its address is needed.
 #[inline(always)]
-pub(crate) fn single_spot<'t>(
+pub(crate) fn single_site<'t>(
     target: &'t Target,
     (op, admitted): (RequestOp, Admitted),
     address: usize,
     policies: &Policies,
-) -> Option<Spot<'t>> {
+) -> Option<BioSite<'t>> {
     let Admitted { range, is_plain } = admitted;
     let is_one = !range.is_empty() && range.length() <= u64::from(BIO_BYTES_MAX);
     if !is_one || !is_aligned(to_u64(address), target.blocks.memory) {
         return None;
     }
     if is_plain {
-        return Some(Spot { object: target.first(), offset: range.start() });
+        return Some(BioSite { object: target.first(), offset: range.start() });
     }
-    mapped_spot(target, (op, range), policies)
+    mapped_site(target, (op, range), policies)
 }
 
 /// The same where the bytes may lie elsewhere, or more is to be done.
 #[inline(never)]
-fn mapped_spot<'t>(
+fn mapped_site<'t>(
     target: &'t Target,
     (op, range): (RequestOp, FileRange),
     policies: &Policies,
-) -> Option<Spot<'t>> {
+) -> Option<BioSite<'t>> {
     let is_write = op == RequestOp::Write;
     let block = if is_write { target.blocks.write } else { target.blocks.read };
     if !is_aligned(range.start() | range.end(), block) {
@@ -78,15 +78,15 @@ fn mapped_spot<'t>(
     let moves = extent.state == ExtentState::Mapped || (!is_write && extent.state.has_bytes());
     let is_one = extent.range == range && moves;
     let object = target.direct(extent.object);
-    is_one.then_some(Spot { object, offset: extent.object_offset.get() })
+    is_one.then_some(BioSite { object, offset: extent.object_offset.get() })
 }
 
-/// The bio at a [`Spot`].
+/// The bio at a [`BioSite`].
 #[inline(always)]
 fn single_spec<'t>(
     target: &Target,
     order: &Order,
-    spot: Spot<'t>,
+    site: BioSite<'t>,
     (memory, start): (MemoryId, usize),
 ) -> BioDraft<'t> {
     let (op, flags) = if order.op == RequestOp::Write {
@@ -95,7 +95,7 @@ fn single_spec<'t>(
         (Op::Read, order.flags)
     };
     let span = Some(Span::new(memory, start, to_u32(order.range.length())));
-    BioSpec { op, object: spot.object, offset: spot.offset, span, flags }
+    BioSpec { op, object: site.object, offset: site.offset, span, flags }
 }
 
 impl Core {
@@ -116,8 +116,8 @@ impl Core {
             LentOnce::Take(_) => (RequestOp::Write, flags.with(target.access.durability)),
         };
         let address = memory.address();
-        let spot = single_spot(target, (op, admitted), address, &self.policies)?;
-        let Spot { object, offset } = spot;
+        let site = single_site(target, (op, admitted), address, &self.policies)?;
+        let BioSite { object, offset } = site;
         let bio = LentBio { object, offset, flags, memory };
         let result = if op == RequestOp::Write {
             let inode_lock = target.inode_lock();
@@ -136,25 +136,25 @@ impl Core {
     }
 
     /// Takes an admitted request in; the caller has checked `Table::has_room`. A queued request
-    /// with a spot is built right away. Returns its place in the table.
+    /// with a site is built right away. Returns its place in the table.
     #[inline(always)]
     pub(crate) fn take_in(
         &mut self,
         target: &Arc<Target>,
         order: &Order,
-        spot: Option<Spot<'_>>,
+        site: Option<BioSite<'_>>,
     ) -> usize {
         let place = self.table.free.pop().expect("the caller has seen room");
         let id = self.next_id;
         self.next_id = id_after(id);
         self.table.entries[place].occupy(id, self.table.targets.enter(target), order);
-        if spot.is_some_and(|spot| begin_aligned(self, place, target, order, spot))
-            || (spot.is_none() && self.begin_bounced(place, target, order))
+        if site.is_some_and(|site| begin_aligned(self, place, target, order, site))
+            || (site.is_none() && self.begin_bounced(place, target, order))
         {
             return place;
         }
-        self.table.entries[place].go_long(target);
-        if order.taker != Taker::BlockedCaller {
+        self.table.entries[place].begin_phases(target);
+        if order.result_owner != ResultOwner::BlockedCaller {
             self.table.set_waiting(place);
         }
         place
@@ -167,18 +167,18 @@ impl Core {
         let length = order.range.length();
         let Some(memory) = order.memory else { return false };
         let is_small = length > 0 && length <= BOUNCE_SLOT_BYTES;
-        if order.taker == Taker::BlockedCaller
+        if order.result_owner == ResultOwner::BlockedCaller
             || !is_small
             || self.flight.is_too_large_to_poll(target, length)
             || !self.is_misaligned(target, memory, length)
         {
             return false;
         }
-        let spot = mapped_spot(target, (order.op, order.range), &self.policies);
+        let site = mapped_site(target, (order.op, order.range), &self.policies);
         let bounce = self.pool.at_place(&self.flight.slab, place);
-        let (Some(spot), Some(bounce)) = (spot, bounce) else { return false };
+        let (Some(site), Some(bounce)) = (site, bounce) else { return false };
         let ours = (bounce.memory, to_usize(bounce.start));
-        if !begin(self, place, target, order, (spot, ours)) {
+        if !begin(self, place, target, order, (site, ours)) {
             return false;
         }
         if order.op == RequestOp::Write {
@@ -261,10 +261,10 @@ fn begin_aligned(
     place: usize,
     target: &Target,
     order: &Order,
-    spot: Spot<'_>,
+    site: BioSite<'_>,
 ) -> bool {
     let memory = order.memory.expect("reads and writes have memory");
-    begin(core, place, target, order, (spot, (memory, 0)))
+    begin(core, place, target, order, (site, (memory, 0)))
 }
 
 /// Builds the bio of a request that is a single one; false when that can't be done now.
@@ -274,15 +274,15 @@ fn begin(
     place: usize,
     target: &Target,
     order: &Order,
-    (spot, its): (Spot<'_>, (MemoryId, usize)),
+    (site, its): (BioSite<'_>, (MemoryId, usize)),
 ) -> bool {
     let flight = &mut core.flight;
     if flight.slab.vacancies() == 0 {
         return false;
     }
     let share = share_of(target, &core.policies, flight, order.range.length());
-    if share.is_some_and(|share| flight.share_of(spot.object.handle()) >= share) {
-        flight.bulk.note_share();
+    if share.is_some_and(|share| flight.share_of(site.object.handle()) >= share) {
+        flight.large_bios.note_share();
         return false;
     }
     let pending = &mut core.table.entries[place];
@@ -298,7 +298,7 @@ fn begin(
         pending.hold = Some(pass);
     }
     pending.state = State::Single;
-    let spec = single_spec(target, order, spot, its);
+    let spec = single_spec(target, order, site, its);
     flight.add_single(place, pending, spec, share.is_some());
     true
 }

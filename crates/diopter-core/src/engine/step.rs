@@ -96,7 +96,7 @@ impl Core {
 
     /// Steps each queued request that waits.
     pub(super) fn step_waiting(&mut self) {
-        self.is_in_haste = false;
+        self.must_poll = false;
         for _ in 0..self.table.waiting.len() {
             let Some(place) = self.table.waiting.pop_front() else { return };
             let pending = &mut self.table.entries[place];
@@ -116,7 +116,7 @@ impl Core {
             Step::Waits(_) => self.table.set_waiting(place),
             Step::AtBoundary => {
                 self.table.set_waiting(place);
-                self.is_in_haste = true;
+                self.must_poll = true;
             }
             Step::Ended => {
                 if let Some(part) = self.table.entries[place].window.late_copy.take() {

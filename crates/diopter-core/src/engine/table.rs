@@ -141,10 +141,10 @@ impl Table {
 
     /// Makes a request of a single bio one that has phases, for it needs more than that bio.
     #[cold]
-    pub(crate) fn lengthen(&mut self, place: usize, flight: &mut Flight) {
+    pub(crate) fn leave_fast_path(&mut self, place: usize, flight: &mut Flight) {
         let pending = &mut self.entries[place];
         let target = self.targets.get(pending.target.expect("an occupied place"));
-        pending.take_the_long_way(target);
+        pending.leave_fast_path(target);
         flight.note_runs(place, StridedRange::one(pending.range));
     }
 }

@@ -34,8 +34,8 @@ const INODE_LOCKS: usize = 8;
 /// memory matters: the fields that every request reads come first, on one cache line.
 #[repr(C, align(64))]
 pub struct Target {
-    /// For reads and for writes: the bits of [`Target::plain_bits`].
-    plain_bits: [u64; 2],
+    /// For reads and for writes: the bits of [`Target::direct_mask`].
+    direct_mask: [u64; 2],
     pub blocks: Blocks,
     /// The first object, for direct I/O.
     first: OpenObject,
@@ -164,7 +164,7 @@ impl Target {
             mapper,
             striping,
             size_fixed: None,
-            plain_bits: [u64::MAX; 2],
+            direct_mask: [u64::MAX; 2],
             blocks,
             directness: Directness::Full,
             access,
@@ -181,11 +181,11 @@ impl Target {
             refuses_direct: AtomicU32::new(0),
             abandoned: Abandoned::new(),
         };
-        target.settled()
+        target.with_cached_masks()
     }
 
     /// Computes the fields that every request reads.
-    fn settled(mut self) -> Target {
+    fn with_cached_masks(mut self) -> Target {
         let is_plain = self.is_local
             && self.mapper.is_identity()
             && self.size_fixed.is_none()
@@ -194,7 +194,7 @@ impl Target {
         let is_writable = self.access.write && !self.access.append && !self.access.shared_writers;
         let reads = is_plain && self.access.read && self.never_direct(false).is_none();
         let writes = is_plain && is_writable && self.never_direct(true).is_none();
-        self.plain_bits = [
+        self.direct_mask = [
             if reads { self.blocks.read - 1 } else { u64::MAX },
             if writes { self.blocks.write - 1 } else { u64::MAX },
         ];
@@ -205,19 +205,19 @@ impl Target {
     /// only aligned memory. All bits are set if no request on this file is plain: it has several
     /// objects, is not open for this, or something must be queried or done first.
     #[inline]
-    pub(crate) fn plain_bits(&self, is_write: bool) -> u64 {
-        self.plain_bits[usize::from(is_write)]
+    pub(crate) fn direct_mask(&self, is_write: bool) -> u64 {
+        self.direct_mask[usize::from(is_write)]
     }
 
     pub fn with_directness(mut self, directness: Directness) -> Target {
         self.directness = directness;
-        self.settled()
+        self.with_cached_masks()
     }
 
     /// A file on devices, which never outgrows them.
     pub fn with_size_fixed(mut self, size: Option<u64>) -> Target {
         self.size_fixed = size;
-        self.settled()
+        self.with_cached_masks()
     }
 
     /// Sets the limits of the block device that the file lies on, with nothing but our mapper in
@@ -269,12 +269,12 @@ impl Target {
     ) -> Target {
         let (full_to, unseal) = (AtomicU64::new(full_to), Box::new(unseal));
         self.seal = Some(Seal { full_to, size, unseal });
-        self.settled()
+        self.with_cached_masks()
     }
 
     /// Makes the next flush of the file report a write that failed, or stopped before its end, and
     /// whose result no caller takes.
-    pub fn note_unseen(&self, finished: &FinishedRequest) {
+    pub fn latch_untaken_error(&self, finished: &FinishedRequest) {
         if finished.op == RequestOp::Write
             && let Some(errno) = errno_to_report(finished)
         {

@@ -7,7 +7,7 @@ use crate::engine::copies;
 use crate::engine::next::{Next, Phase};
 use crate::engine::pending::Pending;
 use crate::engine::plan::{Memory, waits_for_each};
-use crate::engine::route::{Way, Window};
+use crate::engine::route::{IoPath, Window};
 use crate::engine::target::Target;
 use crate::limits::BIO_BYTES_MAX;
 use crate::outcome::{DetourReason, StopReason};
@@ -46,12 +46,12 @@ pub fn open(
         // A short write left it within a block: its lock for whole blocks does not do any more.
         return Next::Lock;
     }
-    if target.access.strict && matches!(window.way, Way::Buffered(_)) {
+    if target.access.strict && matches!(window.way, IoPath::Buffered(_)) {
         // Admission cannot see the address of an append's memory, or a size that changed since.
         return pending.fail(Errno::EOPNOTSUPP, pending.rest());
     }
     let block = pending.block(target);
-    if matches!(window.way, Way::Bounced(_)) && pending.window.bounce.is_none() {
+    if matches!(window.way, IoPath::Bounced(_)) && pending.window.bounce.is_none() {
         match pool.take(slab, place, (pending.range.blocks(block).length(), block)) {
             Ok(Some(bounce)) => pending.window.bounce = Some(bounce),
             // Every buffer is in use by a request that will give it back.
@@ -94,15 +94,15 @@ fn is_one_bio(pending: &Pending, slab: &Slab, window: &Window) -> bool {
     }
     let memory = pending.memory.expect("a write has memory");
     let span = Span::new(memory, 0, to_u32(window.range.length()));
-    matches!(window.way, Way::Bounced(_))
+    matches!(window.way, IoPath::Bounced(_))
         || to_u64(slab.prefix_in_segments(&span)) == window.range.length()
 }
 
 fn needs_exclusive(pending: &Pending, target: &Target, window: &Window) -> bool {
     let is_plain = match window.way {
-        Way::Direct | Way::Bounced(DetourReason::MisalignedMemory) => true,
-        Way::Bounced(_) => false,
-        Way::Buffered(_) => target.never_direct(pending.is_write()).is_some(),
+        IoPath::Direct | IoPath::Bounced(DetourReason::MisalignedMemory) => true,
+        IoPath::Bounced(_) => false,
+        IoPath::Buffered(_) => target.never_direct(pending.is_write()).is_some(),
     };
     !is_plain
 }

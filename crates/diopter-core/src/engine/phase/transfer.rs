@@ -11,7 +11,7 @@ use crate::engine::judge::{self, Moved, Verdict};
 use crate::engine::next::{Built, Next};
 use crate::engine::pending::{Attempts, BioEnd, Durability, Pending};
 use crate::engine::report::{note_parts, report_parts};
-use crate::engine::route::Way;
+use crate::engine::route::IoPath;
 use crate::engine::target::Target;
 use crate::engine::{copies, plan};
 use crate::extent::ObjectIndex;
@@ -40,7 +40,7 @@ pub fn open(
     let boundary = if bits.lengths == 0 { policies.boundary } else { BoundaryPolicy::default() };
     let builder = builder_of(pending, target, flight);
     pending.window.pieces.start(&builder, boundary, pending.window.span, to_u64(bits.addresses));
-    if pending.is_write() && matches!(pending.window.way, Way::Bounced(_)) {
+    if pending.is_write() && matches!(pending.window.way, IoPath::Bounced(_)) {
         copies::copy_in(pending, &flight.slab, target.blocks.write);
     }
     None
@@ -73,7 +73,7 @@ pub fn build(
         if share.is_some_and(|share| is_at_its_share(pending, target, flight, (strided, share))) {
             full += 1;
             if full >= pending.window.queues.len() {
-                flight.bulk.note_share();
+                flight.large_bios.note_share();
                 return Built::InPart;
             }
             pending.window.queues.pass();
@@ -117,7 +117,7 @@ pub fn build(
 }
 
 pub fn builder_of<'t>(pending: &Pending, target: &'t Target, flight: &Flight) -> Builder<'t> {
-    let is_buffered = matches!(pending.window.way, Way::Buffered(_));
+    let is_buffered = matches!(pending.window.way, IoPath::Buffered(_));
     let block = pending.block(target);
     let limits = if flight.is_polled {
         target.polled_limits(is_buffered, block)
@@ -204,8 +204,8 @@ fn object_of<'t>(
     object: ObjectIndex,
 ) -> Result<&'t OpenObject, Errno> {
     match pending.window.way {
-        Way::Direct | Way::Bounced(_) => Ok(target.direct(object)),
-        Way::Buffered(_) => target.buffered(object),
+        IoPath::Direct | IoPath::Bounced(_) => Ok(target.direct(object)),
+        IoPath::Buffered(_) => target.buffered(object),
     }
 }
 
@@ -238,7 +238,7 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
     fill_holes(pending, &flight.slab, &moved);
     let window = pending.window.range;
     let useful = moved.end.clamp(window.start(), window.end()) - window.start();
-    if !pending.is_write() && useful > 0 && matches!(pending.window.way, Way::Bounced(_)) {
+    if !pending.is_write() && useful > 0 && matches!(pending.window.way, IoPath::Bounced(_)) {
         let part = FileRange::new(window.start(), window.start() + useful);
         if is_for_a_worker(pending, part, policies.completion) {
             pending.window.late_copy = Some(part);

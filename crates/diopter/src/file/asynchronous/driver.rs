@@ -13,7 +13,7 @@ use diopter_os::{EventFd, fork};
 
 #[cfg(feature = "tokio")]
 use crate::file::File;
-use crate::file::asynchronous::operation::{Offer, Operation, Submissions, drop_departed};
+use crate::file::asynchronous::operation::{Operation, StartResult, Submissions, drop_departed};
 use diopter_core::backend::{Register, Wait};
 #[cfg(feature = "tokio")]
 use diopter_core::engine::MovableCore;
@@ -41,7 +41,7 @@ pub(super) enum Next {
 }
 
 /// The engine of a driver.
-pub(super) trait Home: Sized {
+pub(super) trait DriverEngine: Sized {
     /// Makes one.
     fn make(options: EngineOptions) -> Result<Self, SetupError>;
 
@@ -50,7 +50,7 @@ pub(super) trait Home: Sized {
 }
 
 /// An engine that stays on its thread, whose blocking calls know it.
-impl Home for Engine {
+impl DriverEngine for Engine {
     fn make(options: EngineOptions) -> Result<Engine, SetupError> {
         Engine::new(options)
     }
@@ -62,7 +62,7 @@ impl Home for Engine {
 
 /// An engine for any thread, one after another.
 #[cfg(feature = "tokio")]
-impl Home for MovableCore {
+impl DriverEngine for MovableCore {
     fn make(options: EngineOptions) -> Result<MovableCore, SetupError> {
         Ok(MovableCore::new(options))
     }
@@ -73,7 +73,7 @@ impl Home for MovableCore {
 }
 
 /// An engine and its futures.
-pub(super) struct Driver<E: Home = Engine> {
+pub(super) struct Driver<E: DriverEngine = Engine> {
     engine: E,
     options: EngineOptions,
     event: Arc<EventFd>,
@@ -109,7 +109,7 @@ impl Driver {
     }
 }
 
-impl<E: Home> Driver<E> {
+impl<E: DriverEngine> Driver<E> {
     /// Makes a driver with a private engine; `event` becomes readable when a round would finish
     /// something.
     pub fn new(options: EngineOptions, event: Arc<EventFd>) -> Driver<E> {
@@ -192,7 +192,7 @@ impl<E: Home> Driver<E> {
         }
         let is_broken = core.broken.is_some() && core.table.unreturned() == 0;
         let can_start = has_finished && !self.queue.is_empty();
-        let next = if core.is_in_haste || core.can_hand_over() || can_start {
+        let next = if core.must_poll || core.can_hand_over() || can_start {
             Next::Again
         } else if core.table.has_waiting() {
             Next::Soon
@@ -224,10 +224,10 @@ impl<E: Home> Driver<E> {
                 Ok(core.table.id_at(place))
             });
             match offer {
-                Offer::Taken => {}
-                Offer::NoRoom => return self.queue.push_front(operation),
-                Offer::Refused(waker) => outside.wake(waker),
-                Offer::Withdrawn => self.withdrawn = self.withdrawn.saturating_sub(1),
+                StartResult::Taken => {}
+                StartResult::NoRoom => return self.queue.push_front(operation),
+                StartResult::Refused(waker) => outside.wake(waker),
+                StartResult::Withdrawn => self.withdrawn = self.withdrawn.saturating_sub(1),
             }
             if let Some(place) = at {
                 self.served[place] = Some(operation);
@@ -266,7 +266,7 @@ impl<E: Home> Driver<E> {
     }
 }
 
-impl<E: Home> Drop for Driver<E> {
+impl<E: DriverEngine> Drop for Driver<E> {
     /// Reports the remaining requests as lost: their results can't be handed over. The engine
     /// finishes the writes that it can.
     fn drop(&mut self) {
@@ -344,7 +344,7 @@ pub(super) fn continue_here() -> bool {
 }
 
 /// An engine whose completions all run here: what is left of one is to wake a future.
-fn engine<E: Home>(options: EngineOptions) -> E {
+fn engine<E: DriverEngine>(options: EngineOptions) -> E {
     let inline = |mut options: EngineOptions| {
         options.policies.completion = CompletionPolicy::Inline;
         E::make(options)
@@ -354,7 +354,7 @@ fn engine<E: Home>(options: EngineOptions) -> E {
     })
 }
 
-fn notify<E: Home>(engine: &mut E, event: &EventFd) -> bool {
+fn notify<E: DriverEngine>(engine: &mut E, event: &EventFd) -> bool {
     engine.core().backend.register(Register::Notify(event.as_fd())).is_ok()
 }
 

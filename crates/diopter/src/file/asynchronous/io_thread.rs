@@ -16,7 +16,7 @@ use diopter_core::engine::wait::Deadline;
 use crate::file::asynchronous::driver::{
     Driver, Next, continue_here, patience, put_driver, take_driver,
 };
-use crate::file::asynchronous::operation::{Departure, Operation, Submissions};
+use crate::file::asynchronous::operation::{DetachResult, Operation, Submissions};
 #[cfg(feature = "tokio")]
 use diopter_core::limits::FUTURE_SLICE;
 use diopter_core::limits::{IO_THREADS_MAX, WAIT_SLICE, WORKER_IDLE};
@@ -31,16 +31,16 @@ static OPTIONS: StaticMutex<EngineOptions> = StaticMutex::new(EngineOptions::DEF
 /// Moves what no runtime fetches to the queue, and code of users to the [`Outside`]; returns how
 /// soon it must be called again.
 #[cfg(feature = "tokio")]
-type TakeUndriven = fn(Nanos, &mut VecDeque<Arc<Operation>>, &mut Outside) -> Option<Duration>;
+type StealStalled = fn(Nanos, &mut VecDeque<Arc<Operation>>, &mut Outside) -> Option<Duration>;
 
 /// How the submission queues of runtimes are watched, once there is one.
 #[cfg(feature = "tokio")]
-static TAKE_UNDRIVEN: OnceLock<TakeUndriven> = OnceLock::new();
+static STEAL_STALLED: OnceLock<StealStalled> = OnceLock::new();
 
 /// Makes the first thread watch the submission queues of runtimes.
 #[cfg(feature = "tokio")]
-pub(super) fn watch_submission_queues(take_undriven: TakeUndriven) {
-    TAKE_UNDRIVEN.get_or_init(|| take_undriven);
+pub(super) fn watch_submission_queues(steal_stalled: StealStalled) {
+    STEAL_STALLED.get_or_init(|| steal_stalled);
     first_io_thread().call();
 }
 
@@ -144,9 +144,9 @@ impl IoThread {
     }
 
     /// The future of an operation of this I/O thread is gone.
-    pub fn abandon(&'static self, operation: Arc<Operation>, departure: Departure) {
+    pub fn abandon(&'static self, operation: Arc<Operation>, detached: DetachResult) {
         let mut state = lock_static(&self.state);
-        state.submissions.abandon(operation, departure);
+        state.submissions.abandon(operation, detached);
         self.wake(state);
     }
 
@@ -283,7 +283,7 @@ impl Run {
         loop {
             let arrived = io_thread.take_submissions(&mut submissions);
             let due = self.ring(arrived, &mut outside);
-            let idle = self.take_undriven(&mut submissions.arrived, &mut outside);
+            let idle = self.steal_stalled(&mut submissions.arrived, &mut outside);
             let next = serve(&mut submissions, event, &mut outside);
             outside.run();
             if next == Next::Again {
@@ -329,7 +329,7 @@ impl Run {
 
     /// Takes over what runtimes that no thread drives have left. Returns how soon to poll again.
     #[cfg(feature = "tokio")]
-    fn take_undriven(
+    fn steal_stalled(
         &mut self,
         arrived: &mut VecDeque<Arc<Operation>>,
         outside: &mut Outside,
@@ -342,13 +342,13 @@ impl Run {
         if self.watches.is_none_or(|after| passed >= after.as_nanos()) {
             self.looked = now;
             self.watches =
-                TAKE_UNDRIVEN.get().and_then(|take_undriven| take_undriven(now, arrived, outside));
+                STEAL_STALLED.get().and_then(|steal_stalled| steal_stalled(now, arrived, outside));
         }
         self.watches
     }
 
     #[cfg(not(feature = "tokio"))]
-    fn take_undriven(
+    fn steal_stalled(
         &mut self,
         _arrived: &mut VecDeque<Arc<Operation>>,
         _outside: &mut Outside,

@@ -36,7 +36,9 @@ use crate::error::Result;
 use crate::file::File;
 use crate::file::asynchronous::driver::continue_here;
 use crate::file::asynchronous::io_thread::{IoThread, io_thread_of};
-use crate::file::asynchronous::operation::{Departure, Operation, RequestResult, lost, range_of};
+use crate::file::asynchronous::operation::{
+    DetachResult, Operation, RequestResult, lost, range_of,
+};
 #[cfg(feature = "tokio")]
 use crate::file::asynchronous::submission_queue::SubmissionQueue;
 use crate::file::asynchronous::unpolled::{Unpolled, Waits, serve_at_once};
@@ -239,15 +241,15 @@ impl Drop for RequestFuture {
         }
         // The last to go: memory of users is dropped with it.
         let mut outside = Outside::new();
-        let departure = operation.leave(&mut outside);
-        if departure == Departure::Over {
+        let detached = operation.leave(&mut outside);
+        if detached == DetachResult::Over {
             return;
         }
         match server {
             Server::Caller => {}
-            Server::IoThread(io_thread) => io_thread.abandon(operation, departure),
+            Server::IoThread(io_thread) => io_thread.abandon(operation, detached),
             #[cfg(feature = "tokio")]
-            Server::Runtime(queue) => queue.abandon(operation, departure),
+            Server::Runtime(queue) => queue.abandon(operation, detached),
         }
     }
 }

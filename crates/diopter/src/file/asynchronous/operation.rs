@@ -51,7 +51,7 @@ pub(super) struct Operation {
 }
 
 /// The reaction of an engine to a request that it was offered.
-pub(super) enum Offer {
+pub(super) enum StartResult {
     /// It took it in.
     Taken,
     /// It has no room: the request goes on waiting.
@@ -64,7 +64,7 @@ pub(super) enum Offer {
 
 /// The effect of the end of a future.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Departure {
+pub(super) enum DetachResult {
     /// The request waits in a queue, empty; the owner of the queue may take it out.
     Withdrawn,
     /// An engine has the request and may give it up.
@@ -88,17 +88,17 @@ pub(super) struct Submissions {
 
 impl Submissions {
     /// The future of an operation that was submitted here is gone.
-    pub fn abandon(&mut self, operation: Arc<Operation>, departure: Departure) {
-        match departure {
-            Departure::Abandoned => self.abandoned.push(operation),
-            Departure::Withdrawn => {
+    pub fn abandon(&mut self, operation: Arc<Operation>, detached: DetachResult) {
+        match detached {
+            DetachResult::Abandoned => self.abandoned.push(operation),
+            DetachResult::Withdrawn => {
                 self.withdrawn += 1;
                 self.unsearched += 1;
                 if drop_departed(&mut self.arrived, self.unsearched) {
                     self.unsearched = 0;
                 }
             }
-            Departure::Over => {}
+            DetachResult::Over => {}
         }
     }
 
@@ -194,20 +194,20 @@ impl Operation {
     pub fn offer(
         &self,
         start: impl FnOnce(&Arc<Target>, Request) -> Result<RequestId, Box<Refused>>,
-    ) -> Offer {
+    ) -> StartResult {
         let mut stage = lock_static(&self.stage);
         let (request, target, waker) = match std::mem::take(&mut *stage) {
             Stage::Queued { request, target, waker } => (request, target, waker),
             other => {
                 *stage = other;
-                return Offer::Withdrawn;
+                return StartResult::Withdrawn;
             }
         };
         let (op, range) = (request.op, range_of(&request));
         match start(&target, request) {
             Ok(id) => {
                 *stage = Stage::Served { what: Served { id, op, range, target }, waker };
-                Offer::Taken
+                StartResult::Taken
             }
             // An engine that is lost is soon another one.
             Err(refused)
@@ -217,11 +217,11 @@ impl Operation {
                 ) =>
             {
                 *stage = Stage::Queued { request: refused.request, target, waker };
-                Offer::NoRoom
+                StartResult::NoRoom
             }
             Err(refused) => {
                 *stage = Stage::Done { output: Err(refused), target };
-                Offer::Refused(waker)
+                StartResult::Refused(waker)
             }
         }
     }
@@ -237,7 +237,7 @@ impl Operation {
             Stage::Abandoned(what) => {
                 drop(stage);
                 if finished.op == RequestOp::Write {
-                    what.target.note_unseen(&finished);
+                    what.target.latch_untaken_error(&finished);
                     what.target.abandoned.arrive(finished, outside);
                 } else {
                     outside.drop_memory_of(finished);
@@ -265,16 +265,16 @@ impl Operation {
             let error = AdmitError::new(AdmitErrorKind::NoEngine, range_of(&request), why);
             Err(Box::new(Refused { error, request }))
         });
-        if let Offer::Refused(waker) = refused {
+        if let StartResult::Refused(waker) = refused {
             outside.wake(waker);
         }
     }
 
     /// The future is dropped. A write's result is kept with its file.
-    pub fn leave(&self, outside: &mut Outside) -> Departure {
+    pub fn leave(&self, outside: &mut Outside) -> DetachResult {
         let mut stage = lock_static(&self.stage);
         match std::mem::take(&mut *stage) {
-            Stage::Empty => Departure::Over,
+            Stage::Empty => DetachResult::Over,
             Stage::Queued { mut request, target, waker } => {
                 drop(stage);
                 if request.op == RequestOp::Write {
@@ -282,7 +282,7 @@ impl Operation {
                 }
                 outside.drop_waker(waker);
                 outside.drop_memory(request.memory.take());
-                Departure::Withdrawn
+                DetachResult::Withdrawn
             }
             Stage::Served { what, waker } => {
                 if what.op == RequestOp::Write {
@@ -290,23 +290,23 @@ impl Operation {
                 }
                 *stage = Stage::Abandoned(what);
                 outside.drop_waker(waker);
-                Departure::Abandoned
+                DetachResult::Abandoned
             }
             Stage::Done { output, target } => {
                 drop(stage);
                 match output {
                     Ok(finished) if finished.op == RequestOp::Write => {
-                        target.note_unseen(&finished);
+                        target.latch_untaken_error(&finished);
                         target.abandoned.add(finished, outside);
                     }
                     Ok(finished) => outside.drop_memory_of(finished),
                     Err(refused) => outside.drop_memory(refused.request.memory),
                 }
-                Departure::Over
+                DetachResult::Over
             }
             other @ Stage::Abandoned(_) => {
                 *stage = other;
-                Departure::Over
+                DetachResult::Over
             }
         }
     }
@@ -378,8 +378,8 @@ mod tests {
             for _ in 0..1000 {
                 let operation = operation();
                 submissions.arrived.push_back(Arc::clone(&operation));
-                let departure = operation.leave(&mut Outside::new());
-                submissions.abandon(operation, departure);
+                let detached = operation.leave(&mut Outside::new());
+                submissions.abandon(operation, detached);
                 let most = (waiting + 1) * DEPARTED_SHARE;
                 let held = submissions.arrived.len();
                 assert!(held <= most, "{held} of {waiting}");
@@ -388,7 +388,7 @@ mod tests {
             let live = submissions.arrived.iter().filter(|operation| !operation.is_empty());
             assert_eq!(live.count(), waiting);
             let mut leaves = waits.iter().map(|operation| operation.leave(&mut Outside::new()));
-            assert!(leaves.all(|departure| departure == Departure::Withdrawn));
+            assert!(leaves.all(|detached| detached == DetachResult::Withdrawn));
         }
     }
 }

@@ -69,7 +69,7 @@ impl SharedDriver {
 
     /// Runs a round on behalf of a task that does not run, if there is something to reap and no
     /// other thread does it. Returns true if something is in flight.
-    pub fn reap_late(
+    pub fn poll_for_stalled(
         &self,
         now: Nanos,
         submissions: &mut Submissions,

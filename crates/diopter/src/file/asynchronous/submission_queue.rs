@@ -20,7 +20,7 @@ use diopter_core::sync::{
 };
 
 use crate::file::asynchronous::io_thread::{first_io_thread, watch_submission_queues};
-use crate::file::asynchronous::operation::{Departure, Operation, Submissions};
+use crate::file::asynchronous::operation::{DetachResult, Operation, Submissions};
 use crate::file::asynchronous::shared_driver::SharedDriver;
 
 /// Queues by runtime.
@@ -142,10 +142,10 @@ impl SubmissionQueue {
     }
 
     /// The future of an operation that was submitted here is gone.
-    pub fn abandon(&self, operation: Arc<Operation>, departure: Departure) {
+    pub fn abandon(&self, operation: Arc<Operation>, detached: DetachResult) {
         let mut state = lock_static(&self.state);
         if !state.is_closed {
-            state.submissions.abandon(operation, departure);
+            state.submissions.abandon(operation, detached);
             self.wake(state);
         }
     }
@@ -163,7 +163,7 @@ impl SubmissionQueue {
             driver.wake();
         }
         if is_new {
-            watch_submission_queues(take_undriven);
+            watch_submission_queues(steal_stalled);
             set_reap_shared(reap_workers);
         }
     }
@@ -241,7 +241,7 @@ impl SubmissionQueue {
 
     /// Moves what no thread fetches to `arrived`, and reaps for a worker that does not; the code of
     /// users that this leads to is added to `outside`. Returns true if the queue is in use.
-    fn take_undriven(
+    fn steal_stalled(
         &self,
         now: Nanos,
         arrived: &mut VecDeque<Arc<Operation>>,
@@ -259,7 +259,7 @@ impl SubmissionQueue {
         let is_watched = state.is_watched;
         drop(state);
         let Some(driver) = &self.worker else { return is_watched };
-        let is_busy = driver.reap_late(now, &mut left, outside);
+        let is_busy = driver.poll_for_stalled(now, &mut left, outside);
         let mut state = lock_static(&self.state);
         // Its task runs after all.
         state.submissions.abandoned.append(&mut left.abandoned);
@@ -277,14 +277,14 @@ fn all_queues() -> Vec<Arc<SubmissionQueue>> {
 fn reap_workers(outside: &mut Outside) -> bool {
     let (now, mut none, mut has_some) = (clock::now(), Submissions::default(), false);
     for driver in all_queues().iter().filter_map(|queue| queue.worker.as_ref()) {
-        has_some |= driver.reap_late(now, &mut none, outside);
+        has_some |= driver.poll_for_stalled(now, &mut none, outside);
     }
     has_some
 }
 
 /// Moves what waits for runtimes that no thread drives to `arrived`, and reaps for workers that do
 /// not. Returns how soon to look again; `None` if no runtime is in use.
-fn take_undriven(
+fn steal_stalled(
     now: Nanos,
     arrived: &mut VecDeque<Arc<Operation>>,
     outside: &mut Outside,
@@ -292,6 +292,6 @@ fn take_undriven(
     let all = all_queues();
     // Each is looked at, whatever the others say.
     let mut used = Vec::with_capacity(all.len());
-    used.extend(all.iter().filter(|queue| queue.take_undriven(now, arrived, outside)));
+    used.extend(all.iter().filter(|queue| queue.steal_stalled(now, arrived, outside)));
     used.into_iter().map(|queue| queue.patience()).min()
 }

@@ -10,7 +10,7 @@ use crate::engine::depth::{DepthController, DepthReport, Progress};
 use crate::limits::BULK_BYTES_MIN;
 
 /// The large bios of one engine.
-pub struct Bulk {
+pub struct LargeBios {
     /// Bytes from which on a bio is large; none is, where nothing is kept back.
     bytes_min: u32,
     controller: DepthController,
@@ -30,11 +30,11 @@ pub struct Bulk {
     bytes: u64,
 }
 
-impl Bulk {
+impl LargeBios {
     /// Creates the state for an engine that holds `bios` bios. Large ones are kept back only if
     /// `is_on`.
-    pub fn new(is_on: bool, bios: u32) -> Bulk {
-        Bulk {
+    pub fn new(is_on: bool, bios: u32) -> LargeBios {
+        LargeBios {
             bytes_min: if is_on { BULK_BYTES_MIN } else { u32::MAX },
             controller: DepthController::new(bios),
             kept_back: VecDeque::new(),
@@ -51,11 +51,11 @@ impl Bulk {
     /// Returns true if a bio of `length` bytes, which goes into the backlog, is a large one.
     #[inline]
     pub fn takes(&mut self, length: u32) -> bool {
-        let is_bulk = length >= self.bytes_min;
-        if is_bulk {
+        let is_large = length >= self.bytes_min;
+        if is_large {
             self.is_in_backlog = true;
         }
-        is_bulk
+        is_large
     }
 
     /// Returns true if each bio of the backlog must be checked.

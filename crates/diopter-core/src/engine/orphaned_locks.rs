@@ -6,7 +6,7 @@ use crate::sync::Arc;
 use crate::units::FileRange;
 
 /// The locks of a write while the device may still have its bios.
-pub struct Stranded {
+pub struct OrphanedLock {
     pub target: Arc<Target>,
     pub hold: Option<Hold>,
     /// The blocks of the write.
