@@ -102,10 +102,14 @@ struct dpt_queue_options {
   const char *backend;
   // a set of policies: "diopter", "linux-4.15" and so on; NULL is "diopter"
   const char *preset;
-  // operations in the device at a time, from 1 to 128; 0 has the queue find out
+  // operations in the device at a time, from 1 to in_flight; 0 has the queue find out
   uint32_t depth;
   // DPT_QUEUE_TIMINGS, or 0
   uint32_t flags;
+  // requests that the queue has at once, from 1 to 4096; 0 is 128
+  uint32_t in_flight;
+  // 0
+  uint32_t reserved;
 };
 
 // A request. Set every byte to 0, then what is wanted.
@@ -260,8 +264,8 @@ int dpt_ftruncate(struct dpt_file *file, int64_t length);
 // Returns 0 or a negative errno.
 int dpt_fallocate(struct dpt_file *file, int mode, int64_t offset, int64_t length);
 
-// Creates a queue, which takes up to 128 requests. It belongs to the thread that creates it, and
-// is destroyed on that thread, before the thread ends.
+// Creates a queue, which takes up to 128 requests, or in_flight of its options. It belongs to the
+// thread that creates it, and is destroyed on that thread, before the thread ends.
 //
 // options may be NULL. Returns 0 and stores the queue in *queue, or returns a negative errno.
 int dpt_queue_create(const struct dpt_queue_options *options, struct dpt_queue **queue);

@@ -259,8 +259,8 @@ pub unsafe extern "C" fn dpt_fallocate(
     small(unsafe { on_file(file, reserve) })
 }
 
-/// Creates a queue, which takes up to 128 requests. It belongs to the thread that creates it, and
-/// is destroyed on that thread, before the thread ends.
+/// Creates a queue, which takes up to 128 requests, or in_flight of its options. It belongs to the
+/// thread that creates it, and is destroyed on that thread, before the thread ends.
 ///
 /// options may be NULL. Returns 0 and stores the queue in *queue, or returns a negative errno.
 #[unsafe(no_mangle)]

@@ -1,6 +1,7 @@
 //! Structures of options. Each begins with its size, so that later versions can add members.
 
 use std::ffi::c_char;
+use std::mem::{MaybeUninit, offset_of};
 
 use libc::c_int;
 
@@ -43,10 +44,14 @@ pub struct dpt_queue_options {
     pub backend: *const c_char,
     /// a set of policies: "diopter", "linux-4.15" and so on; NULL is "diopter"
     pub preset: *const c_char,
-    /// operations in the device at a time, from 1 to 128; 0 has the queue find out
+    /// operations in the device at a time, from 1 to in_flight; 0 has the queue find out
     pub depth: u32,
     /// DPT_QUEUE_TIMINGS, or 0
     pub flags: u32,
+    /// requests that the queue has at once, from 1 to 4096; 0 is 128
+    pub in_flight: u32,
+    /// 0
+    pub reserved: u32,
 }
 
 /// The most bytes of options of any version; a size beyond is memory that was not set.
@@ -62,15 +67,35 @@ impl Default for dpt_queue_options {
     fn default() -> dpt_queue_options {
         let (backend, preset) = (std::ptr::null(), std::ptr::null());
         let size = size_of::<dpt_queue_options>();
-        dpt_queue_options { size, backend, preset, depth: 0, flags: 0 }
+        dpt_queue_options { size, backend, preset, depth: 0, flags: 0, in_flight: 0, reserved: 0 }
     }
 }
 
-/// Copies options; null is the default.
+/// A structure of options, of which every bit pattern is a value: all bytes 0 are the default but
+/// for the size.
+///
+/// # Safety
+/// Every bit pattern is a value of the type, and its first member is its size, a `size_t`.
+pub unsafe trait Options: Copy + Default {
+    /// Its bytes in the first version, which programs of then have.
+    const FIRST: usize;
+}
+
+// SAFETY: integers alone.
+unsafe impl Options for dpt_file_options {
+    const FIRST: usize = size_of::<dpt_file_options>();
+}
+
+// SAFETY: integers and pointers.
+unsafe impl Options for dpt_queue_options {
+    const FIRST: usize = offset_of!(dpt_queue_options, in_flight);
+}
+
+/// Copies options; null is the default. Members that an older program does not have are 0.
 ///
 /// # Safety
 /// `options` is null, or begins with a `size_t` that is the number of its readable bytes.
-pub unsafe fn read<T: Copy + Default>(options: *const T) -> Result<T> {
+pub unsafe fn read<T: Options>(options: *const T) -> Result<T> {
     let invalid = |errno: c_int, why: &str| Err(Failure::new(errno, why));
     if options.is_null() {
         return Ok(T::default());
@@ -80,16 +105,21 @@ pub unsafe fn read<T: Copy + Default>(options: *const T) -> Result<T> {
     }
     // SAFETY: the caller promises the first member, and `options` is aligned for the structure.
     let size = unsafe { options.cast::<usize>().read() };
-    if !(size_of::<T>()..=SIZE_MAX).contains(&size) {
+    if !(T::FIRST..=SIZE_MAX).contains(&size) {
         return invalid(libc::EINVAL, "the size in the options is wrong: set it by sizeof");
     }
-    // A newer caller has more members, of which this version knows nothing.
-    let newer = options.wrapping_add(1).cast::<u8>();
-    // SAFETY: the bytes from there up to `size`, which the caller promises to be readable.
-    let newer = unsafe { std::slice::from_raw_parts(newer, size - size_of::<T>()) };
+    // SAFETY: `size` bytes are readable, as the caller promises.
+    let all = unsafe { std::slice::from_raw_parts(options.cast::<u8>(), size) };
+    let (known, newer) = all.split_at(size.min(size_of::<T>()));
+    // A newer program has more members, of which this version knows nothing.
     if newer.iter().any(|byte| *byte != 0) {
         return invalid(libc::E2BIG, "an option is newer than this library: set it to 0");
     }
-    // SAFETY: aligned, and `size` bytes are readable; every bit pattern is a value of the types.
-    Ok(unsafe { options.read() })
+    let mut made = MaybeUninit::<T>::zeroed();
+    // SAFETY: no more bytes than the type has, into memory of this function.
+    unsafe {
+        std::ptr::copy_nonoverlapping(known.as_ptr(), made.as_mut_ptr().cast(), known.len());
+    }
+    // SAFETY: every bit pattern is a value.
+    Ok(unsafe { made.assume_init() })
 }

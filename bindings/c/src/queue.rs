@@ -15,6 +15,7 @@ use diopter::{
     AdmitErrorKind, BackendKind, Engine, EngineOptions, FinishedRequest, Preset, Request,
     RequestOp, RwFlags,
 };
+use diopter_core::limits::IN_FLIGHT_MAX;
 use diopter_core::sync::ForkMutex;
 use diopter_os::{EventFd, fork};
 use libc::c_int;
@@ -109,6 +110,9 @@ pub unsafe fn create(options: &dpt_queue_options) -> Result<Queue> {
     if options.flags & !DPT_QUEUE_TIMINGS != 0 {
         return Err(invalid("dpt_queue_create: unknown flags in the options: clear them"));
     }
+    if options.reserved != 0 {
+        return Err(invalid("dpt_queue_create: a reserved member of the options is not 0"));
+    }
     let timings = options.flags & DPT_QUEUE_TIMINGS != 0;
     let mut made = EngineOptions { timings, ..EngineOptions::default() };
     if !options.backend.is_null() {
@@ -126,13 +130,24 @@ pub unsafe fn create(options: &dpt_queue_options) -> Result<Queue> {
         })?;
         made.policies = preset.policies();
     }
+    made.in_flight = match options.in_flight {
+        0 => made.in_flight,
+        requests @ 1..=IN_FLIGHT_MAX => requests,
+        _ => {
+            return Err(invalid("in_flight is larger than 4096: set 1 to 4096, or 0 for 128"));
+        }
+    };
     made.policies.depth = match options.depth {
         0 => made.policies.depth,
-        depth @ 1..=128 => DepthPolicy::Fixed(depth),
-        _ => return Err(invalid("the depth is larger than 128: set 1 to 128, or 0")),
+        depth if depth <= made.in_flight => DepthPolicy::Fixed(depth),
+        _ => {
+            let most = made.in_flight;
+            let why = format!("the depth is larger than {most}: set 1 to {most}, or 0");
+            return Err(invalid(format!("{why}; in_flight permits more")));
+        }
     };
     let state = State {
-        requests: Requests::new(),
+        requests: Requests::new(made.in_flight),
         ready: VecDeque::new(),
         details: Vec::new(),
         finished: Vec::new(),

@@ -1,7 +1,6 @@
 //! The requests that a queue's engine has: which `user_data` each came with.
 
 use diopter::RequestId;
-use diopter_core::limits::REQUESTS_MAX;
 
 /// A request that the engine took.
 #[derive(Clone, Copy)]
@@ -19,8 +18,9 @@ pub struct Requests {
 }
 
 impl Requests {
-    pub fn new() -> Requests {
-        Requests { entries: vec![None; REQUESTS_MAX as usize].into(), lost: 0 }
+    /// Room for so many.
+    pub fn new(in_flight: u32) -> Requests {
+        Requests { entries: vec![None; in_flight as usize].into(), lost: 0 }
     }
 
     fn first(&self, id: RequestId) -> usize {
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn each_request_is_found_whatever_the_order_in_which_they_finish() {
-        let mut requests = Requests::new();
-        let count = u64::from(REQUESTS_MAX);
+        let mut requests = Requests::new(128);
+        let count = 128;
         // One that stays, while ids go round several times.
         requests.insert(RequestId(1), 1000);
         for id in 2..10 * count {

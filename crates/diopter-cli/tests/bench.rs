@@ -169,7 +169,7 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
         (&["/dev/null"], "not a directory, file or block device"),
         (&["--size=1P"], "smaller --size"),
         (&["--bs=8M", "--size=4M"], "do not fit"),
-        (&["--iodepth=1000"], "--iodepth 128"),
+        (&["--iodepth=5000"], "--iodepth 4096"),
         (&["--runtime=0"], "--runtime must be greater than 0; write --runtime 1"),
         (&["--bs=4k-16k"], "write sizes with commas, such as 4k,8k,16k"),
         (&["--fs=fat"], "unsupported file system `fat`"),

@@ -9,19 +9,23 @@ pub(crate) const BIO_BYTES_MAX: u32 = 1 << 30;
 /// Segments of one bio of a thread's engine. Vectored calls with more ranges become several bios.
 pub(crate) const SEGMENTS_MAX: u32 = 64;
 
-/// Bios that a thread's engine holds; a ring has that many entries.
+/// Bios that an engine of the default size holds; a ring has that many entries.
 pub const DEPTH_MAX: u32 = 128;
+
+/// Bios that an engine holds at least: a write of parts of blocks has two reads at once.
+pub(crate) const DEPTH_MIN: u32 = 16;
 
 /// Bios from this size on count as large: their cost for a device is in their bytes, and small ones
 /// wait behind them. With `DepthPolicy::Auto` no more of them are in flight than raise the
 /// throughput.
 pub(crate) const BULK_BYTES_MIN: u32 = 64 << 10;
 
-/// Requests pending in one engine.
+/// Requests pending in one engine of the default size
+/// ([`EngineOptions::in_flight`](crate::engine::EngineOptions::in_flight)).
 pub const REQUESTS_MAX: u32 = 128;
 
-/// Memories in one slab: one per request, and one bounce buffer per request at most.
-pub(crate) const MEMORIES_MAX: u32 = 2 * REQUESTS_MAX;
+/// Requests pending in the largest engine.
+pub const IN_FLIGHT_MAX: u32 = 4096;
 
 /// Bytes of a bounce buffer: one huge page, so that the device gets it as one segment. Its halves
 /// alternate in a long request; each is large enough that a misaligned stream runs at device speed.
@@ -203,4 +207,3 @@ const _: () = assert!(
     YIELD_MAX.as_nanos() * 10 <= INODE_LOCK_WAIT_MAX.as_nanos(),
     "a write that goes before one that does not ask has most of its time left"
 );
-const _: () = assert!(MEMORIES_MAX >= 2 * REQUESTS_MAX, "a request and its bounce buffer");

@@ -6,6 +6,7 @@
 #include "check.h"
 
 #include <limits.h>
+#include <stddef.h>
 #include <unistd.h>
 
 static void each_file_call(struct dpt_file *file, int number)
@@ -123,7 +124,26 @@ static void queues(struct dpt_file *file, const char *backend)
     options.preset = NULL;
     options.depth = 129;
     REFUSED(dpt_queue_create(&options, &queue), EINVAL);
+    options.in_flight = 129;
+    CHECK(dpt_queue_create(&options, &queue) == 0);
+    CHECK(dpt_queue_destroy(queue) == 0);
     options.depth = 0;
+    options.in_flight = 4097;
+    REFUSED(dpt_queue_create(&options, &queue), EINVAL);
+    CHECK(strstr(dpt_strerror_detail(), "4096") != NULL);
+    options.in_flight = 0;
+    options.reserved = 1;
+    REFUSED(dpt_queue_create(&options, &queue), EINVAL);
+    options.reserved = 0;
+    // A program of before in_flight was there.
+    options.size = offsetof(struct dpt_queue_options, in_flight);
+    options.in_flight = 5000;
+    CHECK(dpt_queue_create(&options, &queue) == 0);
+    CHECK(dpt_queue_destroy(queue) == 0);
+    options.size--;
+    REFUSED(dpt_queue_create(&options, &queue), EINVAL);
+    options.size = sizeof options;
+    options.in_flight = 0;
     options.flags = 2;
     REFUSED(dpt_queue_create(&options, &queue), EINVAL);
     queue = make_queue(backend);

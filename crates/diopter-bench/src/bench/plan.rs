@@ -244,8 +244,8 @@ impl Plan {
         }
         for column in &self.columns {
             match &column.way {
-                Way::Engine { .. } if job.iodepth > limits::REQUESTS_MAX => {
-                    let most = limits::REQUESTS_MAX;
+                Way::Engine { .. } if job.iodepth > limits::IN_FLIGHT_MAX => {
+                    let most = limits::IN_FLIGHT_MAX;
                     return refused(format!(
                         "the engine holds {most} requests; write --iodepth {most} and more \
                          --numjobs"
@@ -321,7 +321,7 @@ mod tests {
         refused(|plan| plan.columns.clear(), "nothing to measure");
         refused(|plan| plan.columns.push(plan.columns[0].clone()), "give each another");
         refused(|plan| plan.jobs[0].size = 512, "do not fit --size 512 B");
-        refused(|plan| plan.jobs[0].iodepth = 129, "--iodepth 128");
+        refused(|plan| plan.jobs[0].iodepth = 4097, "--iodepth 4096");
         refused(|plan| plan.jobs[0].span = Span::RuntimeNs(0), "--runtime 1");
         refused(|plan| plan.jobs[0].numjobs = 0, "1 or more");
         refused(|plan| plan.jobs[0].numjobs = u32::MAX, "of buffers");

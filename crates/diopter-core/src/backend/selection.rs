@@ -10,6 +10,7 @@ use crate::backend::threads::Threads;
 use crate::backend::uring::{Uring, UringOptions};
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait, probe};
 use crate::error::{BackendError, SetupError};
+use crate::limits::DEPTH_MIN;
 
 /// A choice of backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -105,7 +106,7 @@ impl Candidate {
         slab: &Slab,
         depth_max: u32,
         affinity: Affinity,
-    ) -> Result<Box<dyn Backend>, Refusal> {
+    ) -> Result<(Box<dyn Backend>, Option<String>), Refusal> {
         let tried = |name, what| {
             move |Choice { step, errno }| {
                 let why = format!("{name} does not work here: {step} failed: {errno}");
@@ -123,16 +124,17 @@ impl Candidate {
                     Affinity::Thread => options.wanted(),
                     Affinity::Any => options.wanted_anywhere(),
                 };
-                let uring = Uring::new(slab, depth_max, wanted);
-                Ok(Box::new(WithServers::new(uring.map_err(made(lack, what))?, slab)))
+                let uring = at_most(depth_max, |depth| Uring::new(slab, depth, wanted));
+                let (uring, note) = uring.map_err(made(lack, what))?;
+                Ok((Box::new(WithServers::new(uring, slab)), note))
             }
             Candidate::Aio => {
                 probe::probe_aio().map_err(tried("aio", "aio probe"))?;
-                let aio = Aio::new(slab, depth_max, AioWanted::ALL);
-                let aio = aio.map_err(made("no aio context", "aio set-up"))?;
-                Ok(Box::new(WithServers::new(aio, slab)))
+                let aio = at_most(depth_max, |depth| Aio::new(slab, depth, AioWanted::ALL));
+                let (aio, note) = aio.map_err(made("no aio context", "aio set-up"))?;
+                Ok((Box::new(WithServers::new(aio, slab)), note))
             }
-            Candidate::Threads => Ok(Box::new(Threads::new(slab, depth_max))),
+            Candidate::Threads => Ok((Box::new(Threads::new(slab, depth_max)), None)),
         }
     }
 
@@ -169,6 +171,29 @@ impl Candidate {
                  and io_getevents"
             }
             Candidate::Threads => "",
+        }
+    }
+}
+
+/// Makes a backend of this depth, or of half of it and so on down to [`DEPTH_MIN`] where the kernel
+/// lacks room: each process has so many events of aio (`fs.aio-max-nr`), and Linux before 5.12
+/// charges a ring to `RLIMIT_MEMLOCK`. Returns it with a note if it is smaller.
+fn at_most<T>(
+    depth_max: u32,
+    make: impl Fn(u32) -> Result<T, Errno>,
+) -> Result<(T, Option<String>), Errno> {
+    let mut depth = depth_max;
+    loop {
+        match make(depth) {
+            Err(Errno::EAGAIN | Errno::ENOMEM) if depth / 2 >= DEPTH_MIN => depth /= 2,
+            Err(errno) => return Err(errno),
+            Ok(made) => {
+                let is_less = depth < depth_max;
+                let note = is_less.then(|| {
+                    format!("{depth} bios at once and not {depth_max}: the kernel has no room")
+                });
+                return Ok((made, note));
+            }
         }
     }
 }
@@ -243,12 +268,14 @@ impl SelectedBackend {
             BackendKind::Aio => Candidate::Aio,
             BackendKind::Threads => Candidate::Threads,
         };
-        let inner = candidate.set_up(slab, depth_max, Affinity::Thread).map_err(|refusal| {
+        let made = candidate.set_up(slab, depth_max, Affinity::Thread).map_err(|refusal| {
             let Refusal { what, errno, why: _ } = refusal;
             SetupError { what, path: None, errno, remedy: candidate.remedy(errno) }
         })?;
+        let (inner, note) = made;
         selected.inner = Some(inner);
-        selected.why = "asked for".to_owned();
+        let reasons: Vec<String> = ["asked for".to_owned()].into_iter().chain(note).collect();
+        selected.why = reasons.join("; ");
         Ok(selected)
     }
 
@@ -271,8 +298,9 @@ impl SelectedBackend {
         let mut reasons = Vec::new();
         for candidate in Candidate::from(self.kind, self.uring) {
             match candidate.set_up(&self.slab, self.depth_max, self.affinity) {
-                Ok(backend) => {
+                Ok((backend, note)) => {
                     reasons.extend(candidate.reason().map(str::to_owned));
+                    reasons.extend(note);
                     if self.kind == BackendKind::Threads {
                         reasons.push("asked for".to_owned());
                     }

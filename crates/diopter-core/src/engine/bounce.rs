@@ -92,9 +92,13 @@ impl BouncePool {
         BouncePool { idle: Vec::new(), made: 0, shared: None, touched: 0 }
     }
 
-    /// The buffer that belongs to a place in the table. `None` if memory is too short for it.
+    /// The buffer that belongs to a place in the table. `None` if memory is too short for it, and
+    /// for the places that have none: those of a larger engine than usual.
     #[inline]
     pub fn at_place(&mut self, slab: &Slab, place: usize) -> Option<Bounce> {
+        if place >= REQUESTS_MAX as usize {
+            return None;
+        }
         let memory = match self.shared {
             Some(memory) => memory,
             None => self.make_shared(slab)?,

@@ -21,7 +21,7 @@ use crate::engine::table::Table;
 use crate::engine::target::Target;
 use crate::engine::this_thread::reap_this_thread;
 use crate::engine::wait::{Deadline, INODE_LOCK_SLICE};
-use crate::limits::{COMPLETION_WORKERS_MAX, REQUESTS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE};
+use crate::limits::{COMPLETION_WORKERS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE};
 use crate::outside::{Outside, Panic};
 use crate::policy::CompletionPolicy;
 use crate::request::{FinishedRequest, RequestId};
@@ -55,6 +55,8 @@ pub struct PendingDelivery {
 
 /// The completions of one engine.
 pub struct Completer {
+    /// Places of the table.
+    requests: usize,
     /// False while every finished request is a result that is taken from its place. The only field
     /// that a request without a callback reads under `Auto` and `Inline`.
     pub is_watching: bool,
@@ -84,8 +86,10 @@ pub struct Completer {
 }
 
 impl Completer {
-    pub fn new(policy: CompletionPolicy) -> Completer {
+    /// The completions of an engine of so many requests.
+    pub fn new(policy: CompletionPolicy, requests: u32) -> Completer {
         Completer {
+            requests: requests as usize,
             is_watching: is_decisive(policy),
             policy,
             needs_facts: needs_facts(policy),
@@ -106,7 +110,7 @@ impl Completer {
 
     fn attached(&mut self, place: usize) -> &mut Attached {
         if self.attached.is_empty() {
-            self.attached.resize_with(REQUESTS_MAX as usize, Attached::default);
+            self.attached.resize_with(self.requests, Attached::default);
         }
         self.is_watching = true;
         &mut self.attached[place]
@@ -192,7 +196,7 @@ impl Completer {
         if self.is_closed {
             return false;
         }
-        let capacity = REQUESTS_MAX as usize;
+        let capacity = self.requests;
         let crew = self.crew.get_or_insert_with(|| {
             let crew = Workers::new("diopter-done", COMPLETION_WORKERS_MAX, capacity, Job::run);
             signal_by(&crew, self.event.as_ref());

@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 
 use diopter_os::{Errno, Slab, SlabShape, fork};
 
-use crate::backend::{Backend, Completions, Wait};
+use crate::backend::{Backend, Checked, Completions, SelectedBackend, Wait};
 use crate::clock::Nanos;
 use crate::engine::bounce::BouncePool;
 use crate::engine::completer::Completer;
 use crate::engine::flight::{BioNote, Flight};
 use crate::engine::large_bios::LargeBios;
+use crate::engine::options::{BackendChoice, EngineOptions};
 use crate::engine::orphaned_locks::OrphanedLock;
 use crate::engine::pending::{Failure, Pending, ResultOwner, State};
 use crate::engine::table::Table;
@@ -19,18 +20,19 @@ use crate::engine::this_thread::{ThreadEngine, reap_this_thread, shard};
 use crate::engine::wait::INODE_LOCK_SLICE;
 use crate::error::BackendError;
 use crate::inode_lock::InodeLock;
-use crate::limits::{
-    BOUNCE_BUFFERS_MAX, COMPLETION_SLICE, DEPTH_MAX, MEMORIES_MAX, SEGMENTS_MAX, WAIT_SLICE,
-};
+use crate::limits::{BOUNCE_BUFFERS_MAX, COMPLETION_SLICE, DEPTH_MIN, SEGMENTS_MAX, WAIT_SLICE};
 use crate::outside::Outside;
 use crate::policy::{DepthPolicy, Policies};
 use crate::request::{FinishedRequest, RequestId};
 use crate::stripe::StridedRange;
 use crate::sync::{Arc, Ordering, StaticCounter};
 
-/// The bounds of a thread's slab.
-pub(crate) const SLAB_SHAPE: SlabShape =
-    SlabShape { bios: DEPTH_MAX, segments_per_bio: SEGMENTS_MAX, memories: MEMORIES_MAX };
+/// Returns the bounds of the slab of an engine of so many requests. A request has a memory, and a
+/// bounce buffer at most.
+pub(crate) const fn slab_shape(requests: u32) -> SlabShape {
+    let bios = if requests < DEPTH_MIN { DEPTH_MIN } else { requests };
+    SlabShape { bios, segments_per_bio: SEGMENTS_MAX, memories: 2 * bios }
+}
 
 /// Blocks of request ids that this process has allocated. No two engines share one, so that an
 /// engine that replaced another on its thread does not mistake a request of the old one for its
@@ -87,8 +89,39 @@ pub struct Core {
     pub outside: Outside,
 }
 
+/// Makes an engine with the backend that `select` sets up for the bios of a slab, as many as its
+/// second argument.
+///
+/// # Errors
+/// Those of `select`.
+pub(super) fn assemble<E>(
+    options: EngineOptions,
+    select: impl FnOnce(&Slab, u32) -> Result<SelectedBackend, E>,
+) -> Result<(Core, BackendChoice), E> {
+    let requests = options.requests();
+    let shape = slab_shape(requests);
+    let slab = Slab::new(shape);
+    let selected = select(&slab, shape.bios)?;
+    let name = selected.capabilities().name;
+    let choice = BackendChoice { name, why: selected.why(), features: selected.features() };
+    let backend: Box<dyn Backend> = if options.checked {
+        Box::new(Checked::new(Box::new(selected), &slab))
+    } else {
+        Box::new(selected)
+    };
+    let mut core = Core::new(slab, backend, options.policies, requests);
+    core.is_timed = options.timings;
+    Ok((core, choice))
+}
+
 impl Core {
-    pub(crate) fn new(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Core {
+    /// An engine of at most `requests` requests, whose bios are those of `slab`.
+    pub(crate) fn new(
+        slab: Slab,
+        backend: Box<dyn Backend>,
+        policies: Policies,
+        requests: u32,
+    ) -> Core {
         let bios_max = slab.shape().bios;
         let bios = bios_max as usize;
         Core {
@@ -103,9 +136,9 @@ impl Core {
             },
             backend,
             policies,
-            table: Table::new(),
+            table: Table::new(requests),
             completions: Vec::with_capacity(bios),
-            completer: Completer::new(policies.completion),
+            completer: Completer::new(policies.completion, requests),
             pool: BouncePool::new(),
             overlap_queue: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX),
             orphaned_locks: Vec::new(),

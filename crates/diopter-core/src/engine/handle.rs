@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use diopter_os::{Errno, EventFd, IoBuf, Slab, is_lent};
 
-use crate::backend::{Backend, Checked, Register, SelectedBackend};
+use crate::backend::{Backend, Register, SelectedBackend};
 use crate::clock;
 use crate::completion::{Completion, CompletionCounters};
-use crate::engine::core::{Core, SLAB_SHAPE};
+use crate::engine::core::{Core, assemble, slab_shape};
 use crate::engine::depth::DepthReport;
 use crate::engine::options::{BackendChoice, EngineOptions};
 use crate::engine::pending::{Order, ResultOwner};
@@ -22,7 +22,7 @@ use crate::engine::this_thread::{self, ThreadEngine};
 use crate::engine::wait::{Deadline, turn_wait};
 use crate::engine::{admit, event};
 use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
-use crate::limits::{COMPLETION_BUDGET, DEPTH_MAX};
+use crate::limits::{COMPLETION_BUDGET, REQUESTS_MAX};
 use crate::outside::Outside;
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
@@ -65,19 +65,14 @@ impl Engine {
     ///
     /// # Errors
     /// [`SetupError`] when the backend asked for can't be had, or an option of io_uring; `Auto`
-    /// without such options always finds one.
+    /// without such options always finds one. `EINVAL` for an [`EngineOptions::in_flight`] out of
+    /// range.
     pub fn new(options: EngineOptions) -> Result<Engine, SetupError> {
-        let slab = Slab::new(SLAB_SHAPE);
-        let ladder = SelectedBackend::set_up(&slab, DEPTH_MAX, options.backend, options.uring)?;
-        let name = ladder.capabilities().name;
-        let choice = BackendChoice { name, why: ladder.why(), features: ladder.features() };
-        let backend: Box<dyn Backend> = if options.checked {
-            Box::new(Checked::new(Box::new(ladder), &slab))
-        } else {
-            Box::new(ladder)
-        };
-        let engine = Engine::from_core(Core::new(slab, backend, options.policies), choice);
-        Ok(engine.with_timings(options.timings))
+        options.check()?;
+        let (core, choice) = assemble(options, |slab, bios| {
+            SelectedBackend::set_up(slab, bios, options.backend, options.uring)
+        })?;
+        Ok(Engine::from_core(core, choice))
     }
 
     /// Sets whether the clock is read for each request, as [`EngineOptions::timings`].
@@ -93,13 +88,21 @@ impl Engine {
     pub fn on_backend(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Engine {
         let name = backend.capabilities().name;
         let choice = BackendChoice { name, why: "given".to_owned(), features: Vec::new() };
-        Engine::from_core(Core::new(slab, backend, policies), choice).with_timings(true)
+        let requests = slab.shape().bios;
+        let core = Core::new(slab, backend, policies, requests);
+        Engine::from_core(core, choice).with_timings(true)
     }
 
-    /// A slab of the shape that an engine needs.
+    /// A slab of the shape that an engine of the default size needs.
     #[must_use]
     pub fn slab() -> Slab {
-        Slab::new(SLAB_SHAPE)
+        Engine::slab_for(REQUESTS_MAX)
+    }
+
+    /// A slab of the shape that an engine of so many requests needs.
+    #[must_use]
+    pub fn slab_for(requests: u32) -> Slab {
+        Slab::new(slab_shape(requests))
     }
 
     fn from_core(core: Core, choice: BackendChoice) -> Engine {

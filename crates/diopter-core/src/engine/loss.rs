@@ -76,13 +76,14 @@ impl Core {
         let error = BackendError { backend, errno: Errno::EBADF };
         let gone = Box::new(ClosedBackend { slab: self.flight.slab.clone(), error });
         std::mem::forget(std::mem::replace(&mut self.backend, gone));
-        self.table = Table::new();
+        let requests = u32::try_from(self.table.entries.len()).expect("as many as it was made for");
+        self.table = Table::new(requests);
         self.flight.backlog.clear();
         self.flight.large_bios.clear();
         self.pool = BouncePool::new();
         self.overlap_queue.clear();
         std::mem::forget(std::mem::take(&mut self.orphaned_locks));
-        let completer = Completer::new(self.policies.completion);
+        let completer = Completer::new(self.policies.completion, requests);
         std::mem::forget(std::mem::replace(&mut self.completer, completer));
         self.broken = Some(error);
         self.generation = fork::generation();

@@ -28,6 +28,7 @@ mod window;
 mod lock;
 mod phase;
 
+pub mod options;
 mod table;
 mod job;
 mod completer;
@@ -40,7 +41,6 @@ mod round;
 mod loss;
 
 mod blocking;
-pub mod options;
 mod movable;
 mod thread;
 mod event;

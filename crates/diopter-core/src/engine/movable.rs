@@ -1,13 +1,13 @@
 //! `MovableCore`: a core for any thread, one after another.
 
+use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
 
 use diopter_os::Slab;
 
-use crate::backend::{Backend, Checked, SelectedBackend};
-use crate::engine::core::{Core, SLAB_SHAPE};
+use crate::backend::SelectedBackend;
+use crate::engine::core::{Core, assemble};
 use crate::engine::options::EngineOptions;
-use crate::limits::DEPTH_MAX;
 
 /// A core that belongs to no thread while none uses it. Its backend is set up with the first
 /// request. Blocking calls do not find it: the owner sees to it that some thread reaps.
@@ -16,13 +16,17 @@ pub struct MovableCore(Option<Box<Core>>);
 impl MovableCore {
     #[must_use]
     pub fn new(options: EngineOptions) -> MovableCore {
-        let slab = Slab::new(SLAB_SHAPE);
-        let EngineOptions { backend, uring, .. } = options;
-        let selected = Box::new(SelectedBackend::movable(&slab, DEPTH_MAX, backend, uring));
-        let backend: Box<dyn Backend> =
-            if options.checked { Box::new(Checked::new(selected, &slab)) } else { selected };
-        slab.leave_thread();
-        MovableCore(Some(Box::new(Core::new(slab, backend, options.policies))))
+        let movable = |slab: &Slab, bios| {
+            Ok::<_, Infallible>(SelectedBackend::movable(
+                slab,
+                bios,
+                options.backend,
+                options.uring,
+            ))
+        };
+        let Ok((core, _)) = assemble(options, movable);
+        core.flight.slab.leave_thread();
+        MovableCore(Some(Box::new(core)))
     }
 
     /// Lends the core to the calling thread.

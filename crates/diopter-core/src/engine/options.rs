@@ -1,6 +1,10 @@
 //! How an engine is made, and which backend it got.
 
+use diopter_os::Errno;
+
 use crate::backend::{BackendKind, UringOptions};
+use crate::error::SetupError;
+use crate::limits::{IN_FLIGHT_MAX, REQUESTS_MAX};
 use crate::policy::{
     BoundaryPolicy, CompletionPolicy, DepthPolicy, MergePolicy, Policies, RoutePolicy, ShortPolicy,
     SubmitPolicy, WaitPolicy,
@@ -20,6 +24,8 @@ pub struct EngineOptions {
     /// Read the clock for each request:
     /// [`FinishedRequest::timing`](crate::request::FinishedRequest::timing).
     pub timings: bool,
+    /// Requests that the engine has at once, as [`EngineOptions::in_flight`] says.
+    pub in_flight: u32,
 }
 
 impl EngineOptions {
@@ -39,7 +45,34 @@ impl EngineOptions {
         },
         checked: false,
         timings: false,
+        in_flight: REQUESTS_MAX,
     };
+
+    /// Sets how many requests the engine has at once, 1 to [`IN_FLIGHT_MAX`]; 128 by default. As
+    /// many bios are in its device. Each request takes memory, about 2 KiB, whether it is there or
+    /// not. [`Engine::new`](crate::engine::Engine::new) refuses any other number; the engines
+    /// behind blocking calls and futures take the nearest.
+    #[must_use]
+    pub const fn in_flight(self, requests: u32) -> EngineOptions {
+        EngineOptions { in_flight: requests, ..self }
+    }
+
+    /// Returns an error for options that no engine can have.
+    ///
+    /// # Errors
+    /// `EINVAL` for a number of requests that is out of range.
+    pub(crate) fn check(&self) -> Result<(), SetupError> {
+        if (1..=IN_FLIGHT_MAX).contains(&self.in_flight) {
+            return Ok(());
+        }
+        let remedy = "an engine has 1 to 4096 requests in flight";
+        Err(SetupError::new("in_flight of an engine", None, Errno::EINVAL, remedy))
+    }
+
+    /// Returns the number of requests, within its bounds.
+    pub(crate) fn requests(&self) -> u32 {
+        self.in_flight.clamp(1, IN_FLIGHT_MAX)
+    }
 }
 
 impl Default for EngineOptions {

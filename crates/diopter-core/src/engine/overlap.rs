@@ -112,7 +112,7 @@ mod tests {
     use crate::backend::Checked;
     use crate::backend::sim::{Disk, Faults, Sim, SimConfig, World};
     use crate::engine::bounce::Bounce;
-    use crate::engine::core::SLAB_SHAPE;
+    use crate::engine::core::slab_shape;
     use crate::engine::pending::{Order, ResultOwner};
     use crate::engine::target::{Access, Blocks, Target, TargetRef};
     use crate::map::Identity;
@@ -127,7 +127,7 @@ mod tests {
     fn core_with(op: RequestOp) -> (Core, TargetRef) {
         let world = World::new(vec![Disk::new(64 * MIB, 512, 512)]);
         world.with_disk(0, |disk| disk.load(&vec![9; 8 << 20]));
-        let slab = Slab::new(SLAB_SHAPE);
+        let slab = Slab::new(slab_shape(128));
         let config = SimConfig {
             seed: 1,
             depth_max: 64,
@@ -142,7 +142,7 @@ mod tests {
         let access = Access { read: true, write: true, ..Access::default() };
         let target = Target::alone(world.object(0), Identity, blocks, access);
         let Ok(memory) = slab.adopt(IoBuf::new(5 << 20).expect("memory")) else { panic!("full") };
-        let mut core = Core::new(slab, sim, Policies::default());
+        let mut core = Core::new(slab, sim, Policies::default(), 128);
         let range = FileRange::new(7, 7 + 5 * MIB);
         let flags = RwFlags::NONE;
         let order =

@@ -10,7 +10,6 @@ use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::engine::targets::Targets;
 use crate::inode_lock::InodeLock;
-use crate::limits::REQUESTS_MAX;
 use crate::request::{RequestId, RequestOp};
 use crate::stripe::StridedRange;
 use crate::sync::Arc;
@@ -27,15 +26,21 @@ pub struct Table {
 }
 
 impl Table {
-    pub(crate) fn new() -> Table {
-        let requests = REQUESTS_MAX as usize;
+    /// A table of so many requests.
+    pub(crate) fn new(requests_max: u32) -> Table {
+        let requests = requests_max as usize;
         Table {
             free: (0..requests).rev().collect(),
             entries: (0..requests).map(|_| Pending::vacant()).collect(),
-            targets: Targets::new(REQUESTS_MAX),
+            targets: Targets::new(requests_max),
             finished: VecDeque::with_capacity(requests),
             waiting: VecDeque::with_capacity(requests),
         }
+    }
+
+    /// Returns the number of places.
+    pub fn places(&self) -> usize {
+        self.entries.len()
     }
 
     /// Returns true if a request can be taken in. Finished ones that were not taken keep their

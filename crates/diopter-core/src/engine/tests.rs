@@ -102,7 +102,7 @@ impl Bench {
     fn new(mebibyte_ns: u64, breaks_at: u32) -> Bench {
         let (slab, device, target, _) = device(mebibyte_ns, breaks_at);
         let turns = Arc::clone(&device.turns);
-        Bench { core: Core::new(slab, Box::new(device), Policies::default()), target, turns }
+        Bench { core: Core::new(slab, Box::new(device), Policies::default(), 128), target, turns }
     }
 
     fn start(&mut self, request: Request) -> RequestId {

@@ -1,15 +1,15 @@
 //! Each thread's own engine, for blocking calls and `File::request`.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::mem::ManuallyDrop;
 
 use diopter_os::{Slab, fork};
 
-use crate::backend::{Checked, SelectedBackend};
-use crate::engine::core::{Core, SLAB_SHAPE};
+use crate::backend::SelectedBackend;
+use crate::engine::core::{Core, assemble};
 use crate::engine::options::EngineOptions;
 use crate::engine::this_thread::{self, ThreadEngine};
-use crate::limits::DEPTH_MAX;
 
 /// A thread's engine, and in which process it was made.
 struct Own {
@@ -113,12 +113,11 @@ fn lend_thread_engine(f: &mut dyn FnMut(&mut dyn ThreadEngine)) {
 fn make(generation: u64) -> Own {
     this_thread::set_own(lend_thread_engine);
     let options = OPTIONS.try_with(Cell::get).unwrap_or(EngineOptions::DEFAULT);
-    let slab = Slab::new(SLAB_SHAPE);
-    let ladder = Box::new(SelectedBackend::lazy(&slab, DEPTH_MAX, options.backend, options.uring));
-    let backend: Box<dyn crate::backend::Backend> =
-        if options.checked { Box::new(Checked::new(ladder, &slab)) } else { ladder };
-    let mut core = Box::new(Core::new(slab, backend, options.policies));
-    core.is_timed = options.timings;
+    let lazy = |slab: &Slab, bios| {
+        Ok::<_, Infallible>(SelectedBackend::lazy(slab, bios, options.backend, options.uring))
+    };
+    let Ok((core, _)) = assemble(options, lazy);
+    let core = Box::new(core);
     Own { core, generation }
 }
 

@@ -6,6 +6,7 @@ mod boundaries;
 mod ends;
 
 mod fair;
+mod in_flight;
 
 mod server;
 

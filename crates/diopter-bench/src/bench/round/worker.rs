@@ -100,7 +100,7 @@ impl Worker {
     ) -> Result<Worker, String> {
         let job = &order.job;
         let bios = Arc::new(AtomicU64::new(0));
-        let slab = Engine::slab();
+        let slab = Engine::slab_for(job.iodepth.max(limits::REQUESTS_MAX));
         let selected = set_up(&slab, &order.place, backend)?;
         let name = selected.capabilities().name.to_owned();
         let features = selected.features().into_iter();
@@ -108,7 +108,7 @@ impl Worker {
         let choice = (name, flags.collect());
         let counted = Counted::new(selected, Arc::clone(&bios));
         // The job sets the number of requests in flight; the engine needs no reserve.
-        let policies = Policies { depth: DepthPolicy::Fixed(limits::DEPTH_MAX), ..policies };
+        let policies = Policies { depth: DepthPolicy::Fixed(slab.shape().bios), ..policies };
         let engine = Engine::on_backend(slab, Box::new(counted), policies);
         let file = open(&order.place, order)?;
         let bytes = usize::try_from(job.block_bytes).map_err(|error| error.to_string())?;
@@ -290,10 +290,10 @@ fn is_over(job: &Job, elapsed_ns: u64, moved: u64) -> bool {
 /// Returns the backend for the bios of a place.
 fn set_up(slab: &Slab, place: &Place, kind: BackendKind) -> Result<Box<dyn Backend>, String> {
     if let Place::Objects(_) = place {
-        let rados = Rados::new(slab, limits::DEPTH_MAX).map_err(|error| error.to_string())?;
+        let rados = Rados::new(slab, slab.shape().bios).map_err(|error| error.to_string())?;
         return Ok(Box::new(rados));
     }
-    let selected = SelectedBackend::set_up(slab, limits::DEPTH_MAX, kind, UringOptions::DEFAULT);
+    let selected = SelectedBackend::set_up(slab, slab.shape().bios, kind, UringOptions::DEFAULT);
     Ok(Box::new(selected.map_err(|error| error.to_string())?))
 }
 

@@ -20,7 +20,7 @@ use diopter_core::engine::MovableCore;
 use diopter_core::engine::wait::Deadline;
 use diopter_core::engine::{Core, Engine, EngineOptions, reap_shared, start_at};
 use diopter_core::error::SetupError;
-use diopter_core::limits::{FUTURE_SLICE, REQUESTS_MAX, TEARDOWN_WAIT_MAX};
+use diopter_core::limits::{FUTURE_SLICE, TEARDOWN_WAIT_MAX};
 use diopter_core::outside::Outside;
 use diopter_core::policy::CompletionPolicy;
 #[cfg(feature = "tokio")]
@@ -115,12 +115,13 @@ impl<E: DriverEngine> Driver<E> {
     pub fn new(options: EngineOptions, event: Arc<EventFd>) -> Driver<E> {
         let mut engine: E = engine(options);
         let is_notified = notify(&mut engine, &event);
+        let places = engine.core().table.places();
         Driver {
             engine,
             options,
             event,
             is_notified,
-            served: (0..REQUESTS_MAX).map(|_| None).collect(),
+            served: (0..places).map(|_| None).collect(),
             queue: VecDeque::new(),
             withdrawn: 0,
             is_busy: Arc::new(AtomicU32::new(0)),
