@@ -105,7 +105,8 @@ pub unsafe fn read<T: Options>(options: *const T) -> Result<T> {
     }
     // SAFETY: the caller promises the first member, and `options` is aligned for the structure.
     let size = unsafe { options.cast::<usize>().read() };
-    if !(T::FIRST..=SIZE_MAX).contains(&size) {
+    let is_whole = size.is_multiple_of(size_of::<u32>());
+    if !(T::FIRST..=SIZE_MAX).contains(&size) || !is_whole {
         return invalid(libc::EINVAL, "the size in the options is wrong: set it by sizeof");
     }
     // SAFETY: `size` bytes are readable, as the caller promises.

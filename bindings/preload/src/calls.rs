@@ -10,6 +10,7 @@ use nix::errno::Errno as Raw;
 use crate::copy::{self, Side};
 use crate::guard::{is_serving, serve};
 use crate::memory::Memory;
+use crate::process::Process;
 use crate::real::descriptor;
 use crate::report::{self, Counter};
 use crate::{advice, config, direct, files, sandbox};
@@ -117,12 +118,26 @@ pub fn before_exec() {
 }
 
 /// Closes a descriptor by `plain`, unless it is the engine's, or not open: the engine could get its
-/// number before `plain` closes it.
+/// number before `plain` closes it. A standard number is closed while the engine opens no file: it
+/// could get that number.
 pub fn close(fd: c_int, plain: impl Fn() -> c_int) -> c_int {
-    match before_close(fd) {
-        Ok(()) => plain(),
-        Err(errno) => int_of(Err(errno)),
+    let is_standard = (0..files::STANDARD).contains(&fd);
+    if !is_standard || sandbox::has_begun() || !may_open() {
+        return match before_close(fd) {
+            Ok(()) => plain(),
+            Err(errno) => int_of(Err(errno)),
+        };
     }
+    advice::end(fd);
+    let closed = serve(|process| {
+        let mut files = process.files();
+        let Some(number) = descriptor(fd).filter(|_| is_open(fd) && !files.is_own(fd)) else {
+            return Err(Errno::EBADF);
+        };
+        forget(&mut files, fd, number);
+        called(&plain)
+    });
+    int_of(closed)
 }
 
 /// Gives the number `new` to the file of `old` by `plain`. Fails with `EBUSY` if `new` is of the
@@ -135,8 +150,7 @@ pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
     }
     let Some(fd) = descriptor(new).filter(|_| old != new && is_open(old)) else { return plain() };
     advice::end(new);
-    // Also before the engine's first file, which another thread may open at this moment.
-    let done = is_loaded().then(|| {
+    let done = may_open().then(|| {
         serve(|process| {
             let mut files = process.files();
             if !files.evict(new) {
@@ -159,7 +173,7 @@ pub fn replace(old: c_int, new: c_int, plain: impl Fn() -> c_int) -> c_int {
 /// opens no others until then.
 pub fn close_range(first: u32, last: u32, plain: impl Fn(u32, u32) -> c_int) -> c_int {
     advice::end_range(first, last);
-    if !is_loaded() || first > last {
+    if !may_open() || first > last {
         return plain(first, last);
     }
     let done = serve(|process| {
@@ -213,6 +227,13 @@ pub fn is_watching() -> bool {
     files::has_files() && !is_serving()
 }
 
+/// Returns true if a thread may open a file of the engine at this moment, also the first. A child
+/// of fork has none until it makes a request. Nor does it where a filter of the program's may not
+/// permit what follows.
+fn may_open() -> bool {
+    is_watching() || is_loaded() && !sandbox::has_begun() && Process::exists()
+}
+
 /// Does what has to be done before the program closes a descriptor.
 pub fn before_close(number: c_int) -> Result<(), Errno> {
     // The program's filter need not permit what follows: the close is as one past libc.
@@ -220,9 +241,7 @@ pub fn before_close(number: c_int) -> Result<(), Errno> {
         return Ok(());
     }
     advice::end(number);
-    // The engine's first file must not get one of the standard numbers in another thread.
-    let is_watched = is_watching() || number < files::STANDARD && is_loaded();
-    let Some(fd) = descriptor(number).filter(|_| is_watched) else { return Ok(()) };
+    let Some(fd) = descriptor(number).filter(|_| is_watching()) else { return Ok(()) };
     let known = serve(|process| {
         let mut files = process.files();
         let is_programs = is_open(number) && !files.is_own(number);

@@ -163,7 +163,7 @@ impl Files {
             if !file.descriptors().any(|fd| fd.as_raw_fd() < STANDARD && is_movable(fd)) {
                 break;
             }
-            drop(file);
+            end(key, file);
             self.take_standard();
             file = Arc::new(opened(fd, access)?);
         }

@@ -65,6 +65,19 @@ impl Process {
         }
     }
 
+    /// Returns true if this process has its state. It does not allocate: a child of fork may not.
+    pub fn exists() -> bool {
+        if is_vfork_child() {
+            return false;
+        }
+        let generation = fork::generation();
+        let mut place = FIRST.get();
+        while let Some(known) = place.filter(|known| known.generation != generation) {
+            place = known.child.get();
+        }
+        place.is_some()
+    }
+
     pub fn files(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }

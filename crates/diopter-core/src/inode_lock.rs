@@ -40,6 +40,13 @@ struct HeldRange {
     is_for_ever: bool,
 }
 
+impl HeldRange {
+    /// Returns true for a lock of exactly this range that its holder may release.
+    fn is_of(&self, range: FileRange, exclusive: bool) -> bool {
+        self.range == range && self.exclusive == exclusive && !self.is_for_ever
+    }
+}
+
 /// A writer in the queue.
 struct Waiter {
     number: u64,
@@ -110,8 +117,7 @@ impl Ticket {
 /// A failed attempt. [`InodeLock::wait`] waits for a change since then.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Contended {
-    /// Changes of the lock so far.
-    pub(crate) changes: u64,
+    changes: u64,
     /// True if only writers are in the way that could proceed and whose threads do not try again.
     pub(crate) is_yielding: bool,
     /// True if a write is in the way that never releases the lock: there is nothing to wait for.
@@ -308,7 +314,7 @@ impl InodeLock {
         let index = state
             .holds
             .iter()
-            .position(|held| held.range == range && held.exclusive == exclusive)
+            .position(|held| held.is_of(range, exclusive))
             .expect("a held lock is released once");
         state.holds.swap_remove(index);
         state.changes += 1;
@@ -372,7 +378,7 @@ impl State {
 
     fn note_for_ever(&mut self, range: FileRange, exclusive: bool) {
         let mut held = self.holds.iter_mut();
-        let held = held.find(|held| held.range == range && held.exclusive == exclusive);
+        let held = held.find(|held| held.is_of(range, exclusive));
         held.expect("a held lock").is_for_ever = true;
     }
 

@@ -9,7 +9,8 @@ pub(crate) const BIO_BYTES_MAX: u32 = 1 << 30;
 /// Segments of one bio of a thread's engine. Vectored calls with more ranges become several bios.
 pub(crate) const SEGMENTS_MAX: u32 = 64;
 
-/// Bios that an engine of the default size holds; a ring has that many entries.
+/// Bios that an engine of the default size holds; a ring has that many entries. The depth of a
+/// larger engine goes down to this where the kernel lacks room.
 pub const DEPTH_MAX: u32 = 128;
 
 /// Bios that an engine holds at least: a write of parts of blocks has two reads at once.
@@ -89,12 +90,13 @@ pub(crate) const ATTEMPTS_AGAIN_MAX: u32 = 16;
 /// (io_uring/io-wq.c).
 pub const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Time that a write or a `set_len` waits for writes to the same blocks while no write of the file
-/// completes: another thread has writes in flight and does not reap them.
-pub const UNREAPED_WAIT_MAX: Duration = Duration::from_secs(10);
-
-/// Time that a write, a `set_len` or a close waits for writes to the same blocks at most.
+/// Time that a write, a `set_len` or a close waits for writes to the same blocks that another
+/// thread has in flight and does not reap.
 pub const INODE_LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Time between two attempts of a write to get its lock, from which on it does not count as a wait:
+/// the thread that tries was busy, and reaped nothing.
+pub(crate) const TRIES_APART_MAX: Duration = Duration::from_secs(1);
 
 /// Time that a write waits for an earlier one that could proceed but whose thread does not ask
 /// again. Far above the delay of a thread on a busy machine.

@@ -10,7 +10,7 @@ use crate::backend::threads::Threads;
 use crate::backend::uring::{Uring, UringOptions};
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait, probe};
 use crate::error::{BackendError, SetupError};
-use crate::limits::DEPTH_MIN;
+use crate::limits::DEPTH_MAX;
 
 /// A choice of backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -175,9 +175,9 @@ impl Candidate {
     }
 }
 
-/// Makes a backend of this depth, or of half of it and so on down to [`DEPTH_MIN`] where the kernel
-/// lacks room: each process has so many events of aio (`fs.aio-max-nr`), and Linux before 5.12
-/// charges a ring to `RLIMIT_MEMLOCK`. Returns it with a note if it is smaller.
+/// Makes a backend of this depth, or of half of it and so on down to the usual depth where the
+/// kernel lacks room: all processes share `fs.aio-max-nr`, and Linux before 5.12 charges a ring to
+/// `RLIMIT_MEMLOCK`. Returns the backend with a note if it is smaller.
 fn at_most<T>(
     depth_max: u32,
     make: impl Fn(u32) -> Result<T, Errno>,
@@ -185,7 +185,9 @@ fn at_most<T>(
     let mut depth = depth_max;
     loop {
         match make(depth) {
-            Err(Errno::EAGAIN | Errno::ENOMEM) if depth / 2 >= DEPTH_MIN => depth /= 2,
+            Err(Errno::EAGAIN | Errno::ENOMEM) if depth > DEPTH_MAX => {
+                depth = (depth / 2).max(DEPTH_MAX);
+            }
             Err(errno) => return Err(errno),
             Ok(made) => {
                 let is_less = depth < depth_max;

@@ -16,7 +16,7 @@ use crate::engine::wait::{Deadline, INODE_LOCK_SLICE};
 use crate::engine::{overlap, report, wait};
 use crate::error::IoError;
 use crate::inode_lock::Ticket;
-use crate::limits::{FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, UNREAPED_WAIT_MAX, WAIT_SLICE, YIELD_MAX};
+use crate::limits::{FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, WAIT_SLICE, YIELD_MAX};
 use crate::request::RequestOp;
 use crate::sync::Arc;
 use crate::units::{Bytes, FileRange};
@@ -63,8 +63,8 @@ impl Core {
     /// this thread started before, on this engine or another.
     ///
     /// # Errors
-    /// `EBUSY` when writes of this process are not over within [`INODE_LOCK_WAIT_MAX`], or none of
-    /// them completes for [`UNREAPED_WAIT_MAX`]; at once where a lost backend may have one of them.
+    /// `EBUSY` when writes of this process are not over within [`INODE_LOCK_WAIT_MAX`]; at once
+    /// where the backend of an engine that was dropped may have one of them.
     pub fn exclusively<R>(&mut self, target: &Target, f: impl FnOnce() -> R) -> Result<R, Errno> {
         let deadline = Deadline::after(INODE_LOCK_WAIT_MAX);
         loop {
@@ -82,7 +82,6 @@ impl Core {
         let (inode_lock, all) = (target.inode_lock(), FileRange::new(0, FILE_SIZE_MAX));
         let mut ticket = Ticket::default();
         let mut yields = Deadline::after(YIELD_MAX);
-        let mut unchanged = (0, Deadline::after(UNREAPED_WAIT_MAX));
         loop {
             match inode_lock.lock_exclusive(all, &mut ticket) {
                 Ok(hold) => {
@@ -93,11 +92,7 @@ impl Core {
                     return Ok(result);
                 }
                 Err(seen) => {
-                    if seen.changes != unchanged.0 {
-                        unchanged = (seen.changes, Deadline::after(UNREAPED_WAIT_MAX));
-                    }
-                    let left = deadline.left().min(unchanged.1.left());
-                    if seen.is_for_ever || left.is_zero() {
+                    if seen.is_for_ever || deadline.left().is_zero() {
                         inode_lock.cancel(&mut ticket);
                         return Err(Errno::EBUSY);
                     }

@@ -8,12 +8,12 @@ use crate::clock;
 use crate::clock::Nanos;
 use crate::engine::admit::buffered;
 use crate::engine::next::{Next, Obstacle};
-use crate::engine::pending::Pending;
+use crate::engine::pending::{LockState, Pending};
 use crate::engine::target::Target;
 use crate::error::IoErrorKind;
 use crate::inode_lock::Contended;
 use crate::limits::{
-    FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, OWN_LOCK_WAIT_MAX, UNREAPED_WAIT_MAX, YIELD_MAX,
+    FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, OWN_LOCK_WAIT_MAX, TRIES_APART_MAX, YIELD_MAX,
 };
 use crate::policy::{Policies, RoutePolicy};
 use crate::units::{FileRange, is_aligned};
@@ -96,21 +96,20 @@ pub fn acquire(
         return if pending.has_failed() { Next::Ended } else { Next::Window };
     }
     let now = now();
-    let waited_since = |since| Duration::from_nanos(now.since(since));
-    let is_first = pending.lock.waits_since == Nanos::default();
-    if is_first {
-        pending.lock.waits_since = now;
+    let LockState { waits_since, tried, .. } = &mut pending.lock;
+    if *waits_since == Nanos::default() {
+        (*waits_since, *tried) = (now, now);
     }
-    let waited = waited_since(pending.lock.waits_since);
-    let mut is_over = waited > INODE_LOCK_WAIT_MAX;
-    if let Some(Obstacle::InodeLock(contended)) = &obstacle {
-        if is_first || pending.lock.changed.0 != contended.changes {
-            pending.lock.changed = (contended.changes, now);
-        }
-        is_over |= contended.is_for_ever;
-        is_over |= waited_since(pending.lock.changed.1) > UNREAPED_WAIT_MAX;
+    let gap = now.since(*tried);
+    if Duration::from_nanos(gap) > TRIES_APART_MAX {
+        // Its thread did something else meanwhile, and so reaped nothing.
+        waits_since.0 = waits_since.0.saturating_add(gap);
     }
-    if is_over {
+    *tried = now;
+    let waited = Duration::from_nanos(now.since(*waits_since));
+    let is_for_ever =
+        matches!(&obstacle, Some(Obstacle::InodeLock(contended)) if contended.is_for_ever);
+    if is_for_ever || waited > INODE_LOCK_WAIT_MAX {
         return pending.fail(Errno::EBUSY, pending.rest());
     }
     if let Some(Obstacle::Lock(range)) = obstacle

@@ -49,7 +49,8 @@ impl EngineOptions {
     };
 
     /// Sets how many requests the engine has at once, 1 to [`IN_FLIGHT_MAX`]; 128 by default. As
-    /// many bios are in its device. Each request takes memory, about 2 KiB, whether it is there or
+    /// many bios are in its device at once, 16 at least, where the kernel has room for them. Each
+    /// request takes memory, about 2 KiB, whether it is there or
     /// not. [`Engine::new`](crate::engine::Engine::new) refuses any other number; the engines
     /// behind blocking calls and futures take the nearest.
     #[must_use]

@@ -147,8 +147,8 @@ pub(crate) struct LockState {
     pub(crate) ticket: Ticket,
     /// When it began to wait for the lock.
     pub(crate) waits_since: Nanos,
-    /// The last change of the inode lock that it has seen, and when.
-    pub(crate) changed: (u64, Nanos),
+    /// When it last tried to get the lock.
+    pub(crate) tried: Nanos,
     /// Since when it lets a writer go first that could continue and does not.
     pub(crate) yields_since: Nanos,
     /// The range locked against other processes.
@@ -280,7 +280,7 @@ impl Pending {
             lock: LockState {
                 ticket: Ticket::default(),
                 waits_since: Nanos::default(),
-                changed: (0, Nanos::default()),
+                tried: Nanos::default(),
                 yields_since: Nanos::default(),
                 locked: None,
                 size: 0,

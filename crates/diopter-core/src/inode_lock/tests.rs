@@ -72,8 +72,12 @@ fn a_lock_that_is_kept_for_ever_is_known_to_those_that_it_blocks() {
     inode_lock.keep_for_ever(&exclusive, range(20, 30));
     let seen = inode_lock.lock_shared(range(25, 26), 1, &mut Ticket::default());
     assert!(seen.expect_err("it is held").is_for_ever);
-    assert!(inode_lock.try_lock_shared(range(0, 10), 1).is_some(), "whole blocks share it");
-    assert_eq!(edge(15, 20), Ok(()));
+    // Another one of the same range leaves it as it is.
+    let ranged = |shard| inode_lock.lock_shared(range(0, 10), shard, &mut Ticket::default());
+    let (lost, other) = (ranged(1).expect("shared"), ranged(2).expect("shared"));
+    inode_lock.keep_for_ever(&lost, range(0, 10));
+    inode_lock.unlock(other);
+    assert_eq!([edge(5, 15), edge(15, 20)], [Err(true), Ok(())]);
 }
 
 #[test]

@@ -168,6 +168,10 @@ impl Layout {
         let (temporary, file) =
             write_beside(&self.directory, &self.name, new, &permissions).map_err(&fail)?;
         if let Err(errno) = self.directory.replace(&temporary, &self.name) {
+            // A server may have renamed it, and lost the reply.
+            if self.directory.is_name_of(&self.name, file.as_fd()) != Ok(false) {
+                replaced();
+            }
             // The first error is returned; this one is dropped.
             self.directory.remove(&temporary).unwrap_or(());
             return Err(fail(errno));
@@ -262,11 +266,12 @@ impl Replacement<'_> {
     /// the reason. The layout is not sealed any more.
     ///
     /// # Errors
-    /// Fails with `Changed` if the layout is not what it was when the new objects were created;
-    /// they are removed. Fails with `Busy`, `NoSpace` or `System`, and leaves the layout unchanged
-    /// and removes the new objects, except when what follows the replacement fails: the look at
-    /// the manifest's name, or the final flush of the directory. Then the layout is the new one, a
-    /// crash may bring the old one back, and both have their objects.
+    /// Fails with `Changed` if the layout is not what it was when the new objects were created:
+    /// they are removed; or if another process has replaced the manifest since: they are not.
+    /// Fails with `Busy`, `NoSpace` or `System`, and leaves the layout unchanged and removes the
+    /// new objects, except when what follows the replacement fails: the look at the manifest's
+    /// name, or the final flush of the directory. Then the layout is the new one, a crash may bring
+    /// the old one back, and both have their objects.
     pub fn commit(self) -> Result<Vec<LayoutError>, LayoutError> {
         let what = "replace layout";
         let Replacement { layout, manifest, made, objects, modes } = self;

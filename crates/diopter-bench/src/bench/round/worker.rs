@@ -102,7 +102,15 @@ impl Worker {
         let bios = Arc::new(AtomicU64::new(0));
         let slab = Engine::slab_for(job.iodepth.max(limits::REQUESTS_MAX));
         let selected = set_up(&slab, &order.place, backend)?;
-        let name = selected.capabilities().name.to_owned();
+        let (name, room) =
+            (selected.capabilities().name.to_owned(), selected.capabilities().depth_max);
+        if room < job.iodepth {
+            let depth = job.iodepth;
+            return Err(format!(
+                "the kernel has room for {room} requests of {name} at once, and --iodepth is \
+                 {depth}: lower it, or raise fs.aio-max-nr or the limit on locked memory"
+            ));
+        }
         let features = selected.features().into_iter();
         let flags = features.filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned());
         let choice = (name, flags.collect());
