@@ -49,10 +49,10 @@ impl EngineOptions {
     };
 
     /// Sets how many requests the engine has at once, 1 to [`IN_FLIGHT_MAX`]; 128 by default. As
-    /// many bios are in its device at once, 16 at least, where the kernel has room for them. Each
-    /// request takes memory, about 2 KiB, whether it is there or
-    /// not. [`Engine::new`](crate::engine::Engine::new) refuses any other number; the engines
-    /// behind blocking calls and futures take the nearest.
+    /// many bios are in its device at once, 16 at least, where the kernel has room for them. The
+    /// memory of the engine is in proportion, and is allocated with the engine.
+    /// [`Engine::new`](crate::engine::Engine::new) refuses any other number; the engines behind
+    /// blocking calls and futures take the nearest.
     #[must_use]
     pub const fn in_flight(self, requests: u32) -> EngineOptions {
         EngineOptions { in_flight: requests, ..self }
