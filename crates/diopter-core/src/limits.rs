@@ -46,7 +46,7 @@ pub(crate) const BOUNCE_SLOT_BYTES: u64 = 64 << 10;
 
 /// Bounce buffers of one engine for larger requests; one that needs one more waits. As many as a
 /// busy caller has requests in flight, 16 MiB in all; each is created on demand.
-pub(crate) const BOUNCE_BUFFERS_MAX: usize = 8;
+pub(crate) const BOUNCE_BUFFERS_MAX: u32 = 8;
 
 /// Alignments above this are refused by the probe, so a bounce buffer always holds two blocks.
 pub(crate) const ALIGNMENT_MAX: u64 = 1 << 20;

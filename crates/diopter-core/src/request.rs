@@ -24,6 +24,12 @@ pub enum RequestOp {
 }
 
 impl RequestOp {
+    /// Returns true for a read or a write.
+    #[inline]
+    pub(crate) fn is_transfer(self) -> bool {
+        matches!(self, RequestOp::Read | RequestOp::Write)
+    }
+
     /// Returns its name in error messages.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -82,7 +88,7 @@ impl Request {
     }
 }
 
-/// A request in an engine; never reused within one engine.
+/// A request in an engine. No two requests of a process have the same id; ids have no order of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 

@@ -91,7 +91,7 @@ impl AioContext {
     /// Fails as `io_setup` does: `EAGAIN` if `fs.aio-max-nr` is exhausted, `ENOSYS` or `EPERM` if
     /// AIO is absent or forbidden, `ENOMEM`.
     pub fn new(slab: &Slab, entries: u32, wanted: AioWanted) -> Result<AioContext, Errno> {
-        let blocks = (0..slab.shape().bios).map(|_| UnsafeCell::new(ControlBlock::default()));
+        let blocks = (0..slab.shape().slots()).map(|_| UnsafeCell::new(ControlBlock::default()));
         let context = io_setup(entries)?;
         let room = entries as usize;
         Ok(AioContext {

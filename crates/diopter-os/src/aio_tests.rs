@@ -23,7 +23,7 @@ const BLOCKS: usize = 16;
 const BOTH: [AioWanted; 2] = [AioWanted::ALL, AioWanted::PLAIN];
 
 fn slab() -> Slab {
-    Slab::new(SlabShape { bios: 64, segments_per_bio: 8, memories: 64 })
+    Slab::new(SlabShape { operations: 0, bios: 64, segments_per_bio: 8, memories: 64 })
 }
 
 /// Returns a context, or prints why there is none here.

@@ -61,12 +61,20 @@ impl Memory {
         }
     }
 
+    /// Takes a buffer in; returns its range.
     #[inline]
-    pub fn adopt(&mut self, buf: AnyBuf) {
+    pub fn adopt(&mut self, buf: AnyBuf) -> Piece {
         let header = buf.header();
         let piece = Piece { base: header.base.as_ptr(), length: header.length };
         self.set_one(piece, header.is_writable);
         self.owner = Some(buf);
+        piece
+    }
+
+    /// Returns true if it has an adopted buffer.
+    #[inline]
+    pub fn has_owner(&self) -> bool {
+        self.owner.is_some()
     }
 
     pub fn lend(&mut self, lent: Lent<'_, '_>) {

@@ -132,13 +132,14 @@ impl Span {
 /// The complete description of a bio for a backend. Before it is built it names its object by
 /// reference ([`BioDraft`]); afterwards by number, as the slab keeps the object open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BioSpec<O = ObjectHandle> {
+pub struct BioSpec<O = ObjectHandle, M = Option<Span>> {
     pub op: Op,
     pub object: O,
     /// Byte offset in the object.
     pub offset: u64,
-    /// The memory; `None` for an operation that moves no bytes.
-    pub span: Option<Span>,
+    /// The memory; `None` for an operation that moves no bytes, and `()` where it is the whole
+    /// buffer of an operation of a slab.
+    pub span: M,
     pub flags: RwFlags,
 }
 

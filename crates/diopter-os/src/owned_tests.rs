@@ -8,7 +8,7 @@ use crate::slab::{Slab, SlabShape};
 /// Runs one bio on `buf` in a slab: a read that fills it with `content`, or a write, whose
 /// bytes must be `content`. Returns the buffer.
 fn through_a_slab<T: OwnedBuf>(op: Op, buf: T, content: &[u8]) -> T {
-    let slab = Slab::new(SlabShape { bios: 1, segments_per_bio: 1, memories: 1 });
+    let slab = Slab::new(SlabShape { operations: 0, bios: 1, segments_per_bio: 1, memories: 1 });
     let memory = slab.adopt(buf).expect("a free entry");
     let length = u32::try_from(content.len()).expect("small");
     let span = Some(Span::new(memory, 0, length));

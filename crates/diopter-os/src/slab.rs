@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::lending::abort_with_lent_memory;
 use crate::memory::{Lent, Memory, MemoryId};
 use crate::object::OpenObject;
-use crate::op::{BioDraft, BioId, BioSpec, Op, RwFlags};
+use crate::op::{BioDraft, BioId, BioSpec, Op, RwFlags, Span};
 use crate::owned::{AnyBuf, OwnedBuf};
 
 mod bytes;
@@ -25,18 +25,29 @@ pub use bytes::AlignmentBits;
 pub use local::{LocalBio, LocalBios};
 use objects::{NOWHERE, Objects};
 use places::Places;
-use tables::{Slot, Stamp, State, Tables, Use};
+use tables::{Slot, Stamp, State, Tables, Use, write_segment};
 use user::User;
 
 /// Capacity of a slab; fixed at construction, so nothing is allocated per bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabShape {
-    /// Bios at once.
+    /// Operations: slots that have a memory and a bio of one segment of their own. The user of the
+    /// slab names them by their places, 0 to `operations - 1`.
+    pub operations: u32,
+    /// Bios at once in addition to those of operations.
     pub bios: u32,
-    /// Segments of one bio; at most 1024, the kernel's `IOV_MAX`.
+    /// Segments of one such bio; at most 1024, the kernel's `IOV_MAX`.
     pub segments_per_bio: u32,
-    /// Memories at once, adopted and lent together.
+    /// Memories at once in addition to those of operations, adopted and lent together.
     pub memories: u32,
+}
+
+impl SlabShape {
+    /// Returns the number of slots for bios; every [`BioId::index`] is below it.
+    #[must_use]
+    pub const fn slots(self) -> u32 {
+        self.operations + self.bios
+    }
 }
 
 /// Bios in flight and their memory; a cheap handle, shared by an engine and its backend.
@@ -59,25 +70,28 @@ impl Slab {
         let (object, flags) = (OpenObject::simulated(0).handle(), RwFlags::NONE);
         let nothing = BioSpec { op: Op::SyncData, object, offset: 0, span: None, flags };
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let slot = || Slot {
+        let slot = |index| Slot {
             stamp: Cell::new(Stamp::new(0, State::Free)),
+            index,
             segments: Cell::new(0),
+            is_own: Cell::new(false),
             object: Cell::new(NOWHERE),
             only: UnsafeCell::new(empty),
             spec: Cell::new(nothing),
         };
         let unused = || Use { generation: Cell::new(0), held: Cell::new(0) };
         let segments = shape.bios as usize * shape.segments_per_bio as usize;
+        let (slots, memories) = (shape.slots(), shape.operations + shape.memories);
         Slab(Arc::new(Tables {
             user: User::this_thread(),
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             shape,
-            slots: (0..shape.bios).map(|_| slot()).collect(),
-            free: Places::all_free(shape.bios),
-            uses: (0..shape.memories).map(|_| unused()).collect(),
-            memories: RefCell::new((0..shape.memories).map(|_| Memory::vacant()).collect()),
-            memories_free: Places::all_free(shape.memories),
-            objects: Objects::new(shape.bios),
+            slots: (0..slots).map(slot).collect(),
+            free: Places::all_free(shape.operations..slots),
+            uses: (0..memories).map(|_| unused()).collect(),
+            memories: RefCell::new((0..memories).map(|_| Memory::vacant()).collect()),
+            memories_free: Places::all_free(shape.operations..memories),
+            objects: Objects::new(slots),
             iovecs: (0..segments).map(|_| UnsafeCell::new(empty)).collect(),
             held: Cell::new(0),
             has_servers: Cell::new(false),
@@ -106,7 +120,8 @@ impl Slab {
         self.here().has_servers.get()
     }
 
-    /// Returns the number of bios that [`Slab::build`] would still take.
+    /// Returns the number of bios that [`Slab::build`] would still take; those of operations have
+    /// their own slots.
     #[must_use]
     #[inline]
     pub fn vacancies(&self) -> usize {
@@ -117,7 +132,10 @@ impl Slab {
     #[must_use]
     pub fn memories(&self) -> usize {
         let this = self.here();
-        this.shape.memories as usize - this.memories_free.len()
+        let others = this.shape.memories as usize - this.memories_free.len();
+        let memories = this.memories.borrow();
+        let own = &memories[..this.shape.operations as usize];
+        others + own.iter().filter(|memory| memory.has_owner()).count()
     }
 
     /// Ends the use by the calling thread: another one may enter.
@@ -171,19 +189,21 @@ impl Slab {
         Ok(this.memory_id(index))
     }
 
-    /// Returns an adopted buffer; `None` while a bio of it is held, and for a stale or lent id.
+    /// Returns an adopted buffer; `None` while a bio of it is held, and for a stale or lent id. The
+    /// buffer of an operation leaves by [`Slab::end`].
     #[must_use]
     #[inline(always)]
     pub fn release(&self, id: MemoryId) -> Option<AnyBuf> {
         let this = self.here();
         let its = this.use_of(id)?;
-        if its.held.get() > 0 {
+        if its.held.get() > 0 || id.index < this.shape.operations {
             return None;
         }
         let memory = &mut this.memories.borrow_mut()[id.index as usize];
         // Lent memory leaves at the end of its scope.
         let buf = memory.take_owner()?;
         this.vacate(id.index, memory);
+        this.memories_free.push(id.index);
         Some(buf)
     }
 
@@ -223,7 +243,92 @@ impl Slab {
             }
         }
         this.vacate(index, &mut this.memories.borrow_mut()[index as usize]);
+        this.memories_free.push(index);
         result.map_err(|panic| resume_unwind(panic))
+    }
+
+    // --- operations
+    // --------------------------------------------------------------------------------------
+
+    /// Takes the buffer of the operation at `place` in. It is unreachable until [`Slab::end`].
+    ///
+    /// # Panics
+    /// Panics if the operation has a buffer, or its bio is in use.
+    #[inline]
+    pub fn begin(&self, place: usize, buf: AnyBuf) -> MemoryId {
+        let this = self.here();
+        let slot = this.free_operation(place);
+        let memory = &mut this.memories.borrow_mut()[place];
+        assert!(!memory.has_owner(), "{HAS_ITS_BUFFER}");
+        memory.adopt(buf);
+        this.memory_id(slot.index)
+    }
+
+    /// [`Slab::begin`], and builds the operation's bio, which moves the whole buffer between memory
+    /// and `offset` of the object.
+    ///
+    /// # Panics
+    /// As [`Slab::begin`]; also if `op` moves no bytes, the buffer is empty or has 4 GiB, or a read
+    /// would fill a buffer that may only be written from.
+    #[inline(always)]
+    pub fn begin_whole(
+        &self,
+        place: usize,
+        buf: AnyBuf,
+        draft: BioSpec<&OpenObject, ()>,
+    ) -> (MemoryId, BioId) {
+        let this = self.here();
+        let slot = this.free_operation(place);
+        let memory = &mut this.memories.borrow_mut()[place];
+        assert!(!memory.has_owner(), "{HAS_ITS_BUFFER}");
+        let piece = memory.adopt(buf);
+        let id = this.memory_id(slot.index);
+        let BioSpec { op, object, offset, span: (), flags } = draft;
+        assert!(op == Op::Write || (op == Op::Read && memory.writable), "{MOVES_ITS_BYTES}");
+        let length = u32::try_from(piece.length).ok().filter(|length| *length > 0);
+        let span = Span::new(id, 0, length.expect(MOVES_ITS_BYTES));
+        write_segment(&slot.only, piece);
+        slot.segments.set(1);
+        let draft = BioSpec { op, object, offset, span: Some(span), flags };
+        (id, this.fill(slot, draft, true))
+    }
+
+    /// Builds the bio of the operation at `place`, on a memory that is not its own.
+    ///
+    /// # Panics
+    /// As [`Slab::build`]; also if the bio is in use, or has several segments.
+    pub fn build_own(&self, place: usize, draft: BioDraft<'_>) -> BioId {
+        let this = self.here();
+        let slot = this.free_operation(place);
+        let segments = this.write_segments(None, slot, &draft);
+        slot.segments.set(segments);
+        this.fill(slot, draft, false)
+    }
+
+    /// Returns the buffer of the operation at `place`; `None` if it has none, its bio is
+    /// in use, or another bio of its memory is held.
+    #[must_use]
+    #[inline(always)]
+    pub fn end(&self, place: usize) -> Option<AnyBuf> {
+        let this = self.here();
+        let slot = &this.slots[place];
+        assert!(slot.index < this.shape.operations, "the place of an operation");
+        if !slot.stamp.get().is_free() || this.uses[place].held.get() > 0 {
+            return None;
+        }
+        let memory = &mut this.memories.borrow_mut()[place];
+        let buf = memory.take_owner()?;
+        this.vacate(slot.index, memory);
+        Some(buf)
+    }
+
+    /// Returns true if the operation at `place` has neither a buffer nor a bio in use: another one
+    /// may begin there.
+    #[must_use]
+    pub fn is_vacant(&self, place: usize) -> bool {
+        let this = self.here();
+        let is_free = this.slots[place].stamp.get().is_free();
+        is_free && !this.memories.borrow()[place].has_owner()
     }
 
     // --- bios
@@ -241,17 +346,9 @@ impl Slab {
         let this = self.here();
         let index = this.free.pop()?;
         let slot = &this.slots[index as usize];
-        let generation = slot.stamp.get().generation();
-        assert!(slot.stamp.get() == Stamp::new(generation, State::Free), "a free slot is free");
-        let spec = draft.numbered();
-        if spec.is_of_server() {
-            this.has_servers.set(true);
-        }
-        slot.segments.set(this.write_segments(index, slot, &spec));
-        slot.spec.set(spec);
-        slot.object.set(this.objects.enter(draft.object));
-        slot.stamp.set(Stamp::new(generation, State::Built));
-        Some(BioId { index, generation })
+        assert!(slot.stamp.get().is_free(), "a free slot is free");
+        slot.segments.set(this.write_segments(Some(index), slot, &draft));
+        Some(this.fill(slot, draft, false))
     }
 
     /// Returns the description of a bio.
@@ -295,7 +392,9 @@ impl Slab {
         assert!(!is_held, "a held bio stays");
         slot.stamp.set(Stamp::new(id.generation.wrapping_add(1), State::Free));
         this.objects.leave(slot.object.get());
-        this.free.push(id.index);
+        if id.index >= this.shape.operations {
+            this.free.push(id.index);
+        }
     }
 
     /// Done -> Built: for a bio that was refused and takes another path. Its segments stay.
@@ -311,35 +410,20 @@ impl Slab {
     /// Built -> Held: from here on other code may touch the memory.
     #[inline(always)]
     pub(crate) fn hold(&self, id: BioId) {
-        let this = self.here();
-        let slot = this.slot_at(id, State::Built, "only a built bio can be held");
-        if let Some(span) = slot.spec.get().span {
-            let its = &this.uses[this.place_of(span.memory)];
-            its.held.set(its.held.get() + 1);
-        }
-        slot.stamp.set(Stamp::new(id.generation, State::Held));
-        this.held.set(this.held.get() + 1);
+        self.here().hold(id);
     }
 
     /// Held -> Done. The caller has the proof that nothing touches the memory any more.
     #[inline(always)]
     pub(crate) fn finish(&self, id: BioId) {
-        let this = self.here();
-        let slot = this.slot_at(id, State::Held, "a bio finishes once");
-        slot.stamp.set(Stamp::new(id.generation, State::Done));
-        this.held.set(this.held.get() - 1);
-        if let Some(span) = slot.spec.get().span {
-            // Held until now, so the memory is still the bio's.
-            let its = &this.uses[span.memory.index as usize];
-            its.held.set(its.held.get() - 1);
-        }
+        self.here().finish(id);
     }
 
     /// Returns every bio that is held now; for cancelling, not for the hot path.
     #[must_use]
     pub fn held_bios(&self) -> Vec<BioId> {
         let this = self.here();
-        let slots = (0..this.shape.bios).zip(&this.slots);
+        let slots = (0..this.shape.slots()).zip(&this.slots);
         let ids = slots.map(|(index, slot)| (index, slot.stamp.get().generation()));
         ids.map(|(index, generation)| BioId { index, generation })
             .filter(|id| this.is_held(*id))
@@ -360,6 +444,11 @@ impl Slab {
         (first.get().cast_const(), count)
     }
 }
+
+const HAS_ITS_BUFFER: &str = "an operation takes one buffer";
+
+/// The rule of [`Slab::begin_whole`].
+const MOVES_ITS_BYTES: &str = "the bio of an operation moves its bytes, as its buffer permits";
 
 #[cold]
 fn used_elsewhere() -> ! {

@@ -16,11 +16,13 @@ use crate::testing;
 mod lend;
 #[path = "tests/slab_objects.rs"]
 mod objects_of_bios;
+#[path = "tests/slab_operations.rs"]
+mod operations;
 #[path = "tests/slab_threads.rs"]
 mod threads;
 
 fn slab(bios: u32, segments_per_bio: u32, memories: u32) -> Slab {
-    Slab::new(SlabShape { bios, segments_per_bio, memories })
+    Slab::new(SlabShape { operations: 0, bios, segments_per_bio, memories })
 }
 
 fn buffer(bytes: &[u8]) -> IoBuf {

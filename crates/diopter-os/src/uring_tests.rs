@@ -24,7 +24,7 @@ mod polled;
 const LONG: Duration = Duration::from_secs(10);
 
 fn slab() -> Slab {
-    Slab::new(SlabShape { bios: 256, segments_per_bio: 8, memories: 128 })
+    Slab::new(SlabShape { operations: 0, bios: 256, segments_per_bio: 8, memories: 128 })
 }
 
 /// Returns a ring, or prints why there is none here.

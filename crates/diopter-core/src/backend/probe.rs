@@ -38,7 +38,7 @@ const SET_UP: &str = "set-up";
 /// The step that fails on a kernel before 5.11 (5.10 with the backport).
 const TIME_LIMIT: &str = "a wait with a time limit (IORING_FEAT_EXT_ARG)";
 
-const SHAPE: SlabShape = SlabShape { bios: 1, segments_per_bio: 1, memories: 1 };
+const SHAPE: SlabShape = SlabShape { operations: 0, bios: 1, segments_per_bio: 1, memories: 1 };
 
 /// The result of a test, cached once it holds for the process.
 struct CachedProbe {

@@ -161,7 +161,8 @@ mod tests {
 
     #[test]
     fn what_no_worker_has_begun_is_withdrawn_from_a_dropped_backend() {
-        let slab = Slab::new(SlabShape { bios: 8, segments_per_bio: 1, memories: 1 });
+        let slab =
+            Slab::new(SlabShape { operations: 0, bios: 8, segments_per_bio: 1, memories: 1 });
         let mut threads = Threads::new(&slab, 8);
         threads.workers = Workers::new("none", 0, 8, HeldBio::run);
         let memory = slab.adopt(IoBuf::new(4096).expect("memory")).expect("a place");

@@ -1,16 +1,20 @@
 //! Admission: a request is taken whole or refused whole, before anything of it is queued.
 
-use diopter_os::RwFlags;
+use diopter_os::{AnyBuf, RwFlags};
 
+use crate::engine::core::Core;
 use crate::engine::hybrid::Chosen;
+use crate::engine::pending::Order;
 use crate::engine::route::is_buffered_by_policy;
+use crate::engine::single::single_site;
 use crate::engine::target::Target;
 use crate::error::{AdmitError, AdmitErrorKind};
 use crate::limits::FILE_SIZE_MAX;
 use crate::outcome::DetourReason;
 use crate::policy::RoutePolicy;
-use crate::request::RequestOp;
-use crate::units::{FileRange, align_up, is_aligned};
+use crate::request::{Request, RequestOp};
+use crate::sync::Arc;
+use crate::units::{FileRange, align_up, is_aligned, to_u64};
 
 /// A request that may be taken in.
 #[derive(Clone, Copy)]
@@ -20,6 +24,72 @@ pub struct Admitted {
     /// It has bytes, in whole blocks, and needs nothing but aligned memory to go to the file
     /// directly.
     pub(crate) is_plain: bool,
+}
+
+impl Core {
+    /// Admits a request and takes it in; returns its place in the table. The memory stays with a
+    /// request that is refused.
+    #[inline]
+    pub(super) fn start(
+        &mut self,
+        target: &Arc<Target>,
+        request: &mut Request,
+    ) -> Result<usize, Box<AdmitError>> {
+        let Request { op, offset, flags, .. } = *request;
+        let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
+        let range = (offset.get(), length);
+        let is_right = match &request.memory {
+            None => !op.is_transfer(),
+            Some(memory) => {
+                op == RequestOp::Write || (op == RequestOp::Read && memory.is_writable())
+            }
+        };
+        if !is_right || self.broken.is_some() || !self.table.has_room() {
+            self.check_start(request, range)?;
+        }
+        let route = self.policies.route;
+        let admitted = check(target, op, range, route).map_err(Box::new)?;
+        let site = request.memory.as_ref().and_then(|memory| {
+            let address = memory.as_ptr().addr();
+            single_site(target, (op, admitted), address, &self.policies)
+        });
+        let site = site.filter(|_| !self.flight.is_too_large_to_poll(target, length));
+        let flags = note_route(target, op, admitted, route, flags);
+        let order = Order { op, range: admitted.range, flags };
+        let place = self.take_in(target, &order, request.memory.take(), site);
+        let Core { completer, table, .. } = self;
+        completer.note_started(place, table);
+        Ok(place)
+    }
+
+    /// Refuses a request that the engine cannot take in now, or never.
+    #[cold]
+    fn check_start(
+        &mut self,
+        request: &Request,
+        (offset, length): (u64, u64),
+    ) -> Result<(), Box<AdmitError>> {
+        let range = FileRange::new(offset, offset.saturating_add(length));
+        let refuse = |kind, why| Err(Box::new(AdmitError { kind, range, why }));
+        if request.op.is_transfer() == request.memory.is_none() {
+            let why = "a read or write carries memory, a sync carries none";
+            return refuse(AdmitErrorKind::WrongMemory, why);
+        }
+        let is_writable = |memory: &AnyBuf| memory.is_writable();
+        if request.op == RequestOp::Read && !request.memory.as_ref().is_some_and(is_writable) {
+            let why = "a read fills its memory, and this buffer can only be written from";
+            return refuse(AdmitErrorKind::WrongMemory, why);
+        }
+        if self.broken.is_some() {
+            let why = "the engine has lost its backend; take its results and open a new one";
+            return refuse(AdmitErrorKind::BackendLost, why);
+        }
+        if !self.make_room() {
+            let why = "the engine is full; take finished requests first";
+            return refuse(AdmitErrorKind::Full, why);
+        }
+        Ok(())
+    }
 }
 
 /// The range of a request, cut or refused where no file has bytes.
@@ -35,9 +105,8 @@ pub fn check(
 ) -> Result<Admitted, AdmitError> {
     let (offset, length) = range;
     let asked = FileRange::new(offset, offset.saturating_add(length));
-    let is_transfer = matches!(op, RequestOp::Read | RequestOp::Write);
     let bits = target.direct_mask(op == RequestOp::Write);
-    let is_plain = is_transfer && length > 0 && (offset | length) & bits == 0;
+    let is_plain = op.is_transfer() && length > 0 && (offset | length) & bits == 0;
     if is_plain && asked.end() <= FILE_SIZE_MAX && route == RoutePolicy::Direct {
         return Ok(Admitted { range: asked, is_plain: true });
     }

@@ -25,20 +25,23 @@ use crate::units::{Bytes, FileRange};
 const LOCK_SLICE: Duration = Duration::from_micros(200);
 
 /// The order of a blocking call.
-pub fn blocking_order(
-    op: RequestOp,
-    range: FileRange,
-    memory: Option<MemoryId>,
-    flags: RwFlags,
-) -> Order {
-    Order { op, range, memory, flags, result_owner: ResultOwner::BlockedCaller }
+pub fn blocking_order(op: RequestOp, range: FileRange, flags: RwFlags) -> Order {
+    Order { op, range, flags }
 }
 
 impl Core {
     /// Runs one request to completion on this thread, for a caller that lent the memory. Only an
     /// error has its outcome.
-    pub fn run_blocking(&mut self, target: &Arc<Target>, order: &Order) -> Result<Bytes, IoError> {
-        let place = self.take_in(target, order, None);
+    pub fn run_blocking(
+        &mut self,
+        target: &Arc<Target>,
+        order: &Order,
+        memory: Option<MemoryId>,
+    ) -> Result<Bytes, IoError> {
+        let place = self.occupy(target, order);
+        let pending = &mut self.table.entries[place];
+        (pending.memory, pending.result_owner) = (memory, ResultOwner::BlockedCaller);
+        pending.begin_phases(target);
         loop {
             match self.step(place, target) {
                 Step::Ended => break,
@@ -125,9 +128,9 @@ impl Core {
         // Queueing pays off for a read. The kernel may hand a queued write to a worker thread,
         // which can cost more than the copy saves.
         if pending.is_blocking() && is_built && is_one && (!copies || pending.is_write()) {
-            let last = self.flight.backlog.back().copied();
+            let last = self.flight.backlog.last().copied();
             if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
-                self.flight.backlog.pop_back();
+                self.flight.backlog.pop();
                 debug_assert_eq!(self.flight.notes[id.index()].request, place);
                 self.call(place, id);
             }

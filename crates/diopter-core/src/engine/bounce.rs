@@ -6,7 +6,7 @@ use diopter_os::{AnyBuf, Errno, IoBuf, MemoryId, Slab};
 use crate::limits::{
     BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER, BOUNCE_SLOT_BYTES, REQUESTS_MAX,
 };
-use crate::units::{FileRange, to_u64, to_usize};
+use crate::units::{FileRange, to_u32, to_u64, to_usize};
 
 /// A bounce buffer on loan to a request, and what it holds in addition to the window's bytes.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ pub struct Idle {
 /// Bounce buffers of one engine.
 pub struct BouncePool {
     idle: Vec<Idle>,
-    made: usize,
+    made: u32,
     /// One memory with a small buffer for each place in the table; in the slab from the first
     /// small request on.
     shared: Option<MemoryId>,
@@ -148,7 +148,7 @@ impl BouncePool {
         // Made when memory was short, for smaller blocks.
         let before = self.idle.len();
         self.idle.retain(|idle| holds_blocks(to_u64(idle.buf.len()), block));
-        self.made -= before - self.idle.len();
+        self.made -= to_u32(to_u64(before - self.idle.len()));
         // A small request touches a few base pages; a huge one would have to be zeroed for it.
         let pages = if wanted > BOUNCE_BYTES_SMALLER[0] { Pages::Huge } else { Pages::Base };
         let Idle { buf, pages } = match self.idle.iter().position(|idle| idle.pages == pages) {

@@ -25,36 +25,19 @@ use crate::outside::Outside;
 use crate::policy::{DepthPolicy, Policies};
 use crate::request::{FinishedRequest, RequestId};
 use crate::stripe::StridedRange;
-use crate::sync::{Arc, Ordering, StaticCounter};
+use crate::sync::Arc;
 
-/// Returns the bounds of the slab of an engine of so many requests. A request has a memory, and a
-/// bounce buffer at most.
+/// Memories of an engine that no request brings: those of the bounce buffers, the one that has a
+/// small bounce buffer for each place, and the one that the caller of a blocking call lends.
+const OTHER_MEMORIES: u32 = BOUNCE_BUFFERS_MAX + 2;
+
+/// Returns the bounds of the slab of an engine of so many requests. A request is an operation: it
+/// has a memory, and a bio if it needs only one. The bios of all others are in addition, so none
+/// waits for the end of a request.
 pub(crate) const fn slab_shape(requests: u32) -> SlabShape {
     let bios = if requests < DEPTH_MIN { DEPTH_MIN } else { requests };
-    SlabShape { bios, segments_per_bio: SEGMENTS_MAX, memories: 2 * bios }
-}
-
-/// Blocks of request ids that this process has allocated. No two engines share one, so that an
-/// engine that replaced another on its thread does not mistake a request of the old one for its
-/// own.
-static ID_BLOCKS: StaticCounter = StaticCounter::new(0);
-
-/// Ids in a block.
-pub(super) const ID_BLOCK: u64 = 1 << 32;
-
-/// 0 is not an id: it marks a free entry.
-const FIRST_ID: u64 = 1;
-
-/// The first id of a block that no engine has had.
-#[cold]
-fn first_id() -> u64 {
-    (u64::from(ID_BLOCKS.fetch_add(1, Ordering::Relaxed)) * ID_BLOCK).max(FIRST_ID)
-}
-
-/// The id after `id` in an engine: larger, and from another block once this one is used up.
-#[inline]
-pub(super) fn id_after(id: u64) -> u64 {
-    if (id + 1).is_multiple_of(ID_BLOCK) { first_id() } else { id + 1 }
+    let (segments_per_bio, memories) = (SEGMENTS_MAX, OTHER_MEMORIES);
+    SlabShape { operations: requests, bios, segments_per_bio, memories }
 }
 
 /// An engine without its handle. The order in memory matters: the fields that a blocking call reads
@@ -72,7 +55,8 @@ pub struct Core {
     /// The backend's clock, read once before a round's bios go out and once when some came back;
     /// not 0 and of no meaning if it is not read.
     pub(super) now: Nanos,
-    pub(super) next_id: u64,
+    /// Requests that were taken in.
+    pub(super) taken: u64,
     /// A waiting request can continue as soon as what is built was handed over.
     pub must_poll: bool,
     pub table: Table,
@@ -122,15 +106,15 @@ impl Core {
         policies: Policies,
         requests: u32,
     ) -> Core {
-        let bios_max = slab.shape().bios;
-        let bios = bios_max as usize;
+        let SlabShape { bios: bios_max, .. } = slab.shape();
+        let bios = slab.shape().slots() as usize;
         Core {
             flight: Flight {
                 slab,
                 is_polled: backend.is_polled(),
                 notes: vec![BioNote::default(); bios],
                 runs: vec![StridedRange::default(); bios],
-                backlog: VecDeque::with_capacity(bios),
+                backlog: Vec::with_capacity(bios),
                 shares: Vec::with_capacity(bios),
                 large_bios: LargeBios::new(policies.depth == DepthPolicy::Auto, bios_max),
             },
@@ -140,10 +124,10 @@ impl Core {
             completions: Vec::with_capacity(bios),
             completer: Completer::new(policies.completion, requests),
             pool: BouncePool::new(),
-            overlap_queue: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX),
+            overlap_queue: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX as usize),
             orphaned_locks: Vec::new(),
             outside: Outside::new(),
-            next_id: first_id(),
+            taken: 0,
             shard: shard(),
             is_timed: false,
             now: Nanos(1),
@@ -231,9 +215,9 @@ impl Core {
     /// Adds every finished request to `done`.
     pub(crate) fn take_all_finished(&mut self, done: &mut Vec<FinishedRequest>) {
         while !self.table.finished.is_empty() {
-            // Of a known number, so that each is written where it stays.
             let is_single = |place: &&usize| self.table.entries[**place].state == State::SingleDone;
             let singles = self.table.finished.iter().take_while(is_single).count();
+            // Of a known number, so that each is written where it stays.
             done.extend((0..singles).map(|_| {
                 let place = self.table.finished.pop_front().expect("counted");
                 self.take_out_single(place)
@@ -247,8 +231,9 @@ impl Core {
 
     /// The result of one request, if it has finished.
     pub(crate) fn take_finished_of(&mut self, id: RequestId) -> Option<FinishedRequest> {
-        let index =
-            self.table.finished.iter().position(|place| self.table.entries[*place].id == id.0);
+        let place = self.table.place_of(id);
+        let index = place
+            .and_then(|place| self.table.finished.iter().position(|finished| *finished == place));
         let Some(index) = index else {
             return self.completer.take_returned(Some(id), &mut self.table);
         };

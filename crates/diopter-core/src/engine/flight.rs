@@ -1,8 +1,6 @@
 //! Bios between building and completion: what the engine notes of each, each object's share of the
 //! engine, the backlog, and handing over to the backend. `DepthPolicy` is applied here.
 
-use std::collections::VecDeque;
-
 use diopter_os::{BioDraft, BioId, ObjectHandle, Slab};
 
 use crate::backend::Backend;
@@ -35,7 +33,7 @@ pub struct Flight {
     /// The bytes of the file that each moves, by slot; not of a request's only bio.
     pub(crate) runs: Vec<StridedRange>,
     /// Built and not accepted by the backend yet.
-    pub(crate) backlog: VecDeque<BioId>,
+    pub(crate) backlog: Vec<BioId>,
     /// Bios of each object of a striped file: a slow one must not take every place.
     pub(crate) shares: Vec<(ObjectHandle, u32)>,
     /// The large bios.
@@ -85,24 +83,32 @@ impl Flight {
         self.add_to(place, pending, spec, (runs, false));
     }
 
-    /// Builds the only bio of a request and puts it into the backlog.
+    /// Puts a bio that was built into the backlog: the one of its request, which has its place.
     #[inline(always)]
     pub(crate) fn add_single(
         &mut self,
-        place: usize,
         pending: &mut Pending,
-        spec: BioDraft<'_>,
+        bio: (BioId, ObjectHandle, u32),
         has_share: bool,
-    ) -> BioId {
-        let is_large = self.large_bios.takes(spec.length());
-        let id = self.slab.build(spec).expect("the caller has seen a vacancy");
-        self.notes[id.index()] = BioNote { request: place, has_share, is_large };
-        self.backlog.push_back(id);
+    ) {
+        self.push(bio.0.index(), pending, bio, has_share);
+    }
+
+    #[inline(always)]
+    fn push(
+        &mut self,
+        request: usize,
+        pending: &mut Pending,
+        (id, object, length): (BioId, ObjectHandle, u32),
+        has_share: bool,
+    ) {
+        let is_large = self.large_bios.takes(length);
+        self.notes[id.index()] = BioNote { request, has_share, is_large };
+        self.backlog.push(id);
         pending.outstanding += 1;
         if has_share {
-            self.count_share(spec.object.handle());
+            self.count_share(object);
         }
-        id
     }
 
     /// Notes which bytes the bios of the request at `place` move.
@@ -130,7 +136,8 @@ impl Flight {
         spec: BioDraft<'_>,
         (runs, has_share): (StridedRange, bool),
     ) {
-        let id = self.add_single(place, pending, spec, has_share);
+        let id = self.slab.build(spec).expect("the caller has seen a vacancy");
+        self.push(place, pending, (id, spec.object.handle(), spec.length()), has_share);
         self.runs[id.index()] = runs;
     }
 
@@ -153,9 +160,8 @@ impl Flight {
 
     /// Retires every bio that was not handed over: the backend is lost.
     pub(crate) fn drop_backlog(&mut self) {
-        for queue in [&mut self.backlog, self.large_bios.kept_back()] {
-            queue.drain(..).for_each(|id| self.slab.retire(id));
-        }
+        let kept_back = self.large_bios.kept_back().drain(..);
+        self.backlog.drain(..).chain(kept_back).for_each(|id| self.slab.retire(id));
         self.large_bios.clear();
         self.shares.clear();
     }
@@ -183,13 +189,13 @@ impl Flight {
     pub(crate) fn take_from_backlog(&mut self, place: usize) -> Vec<BioId> {
         let notes = &self.notes;
         let mut untried = Vec::new();
-        for queue in [&mut self.backlog, self.large_bios.kept_back()] {
-            queue.retain(|id| {
-                let is_its = notes[id.index()].request == place;
-                untried.extend(is_its.then_some(*id));
-                !is_its
-            });
-        }
+        let mut stays = |id: &BioId| {
+            let is_its = notes[id.index()].request == place;
+            untried.extend(is_its.then_some(*id));
+            !is_its
+        };
+        self.backlog.retain(&mut stays);
+        self.large_bios.kept_back().retain(stays);
         untried
     }
 
@@ -207,8 +213,7 @@ impl Flight {
         }
         while !self.backlog.is_empty() {
             let room = depth.saturating_sub(backend.held()) as usize;
-            let (front, _) = self.backlog.as_slices();
-            let offered = &front[..front.len().min(room)];
+            let offered = &self.backlog[..self.backlog.len().min(room)];
             let accepted = backend.queue(offered) as usize;
             if accepted == 0 {
                 return;
@@ -237,8 +242,8 @@ impl Flight {
             self.large_bios.held += 1;
             on_handed(self.notes[id.index()].request, true);
         }
-        for _ in 0..self.backlog.len() {
-            let Some(id) = self.backlog.front().copied() else { break };
+        let mut passed = 0;
+        for id in self.backlog.iter().copied() {
             let BioNote { request, is_large, .. } = self.notes[id.index()];
             if is_large && (self.large_bios.has_kept_back() || !self.large_bios.has_room()) {
                 self.large_bios.kept_back.push_back(id);
@@ -251,8 +256,9 @@ impl Flight {
                 }
                 on_handed(request, true);
             }
-            self.backlog.pop_front();
+            passed += 1;
         }
+        self.backlog.drain(..passed);
         self.large_bios.end_hand_over(self.backlog.is_empty());
     }
 

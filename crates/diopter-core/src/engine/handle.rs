@@ -14,20 +14,17 @@ use crate::clock;
 use crate::completion::{Completion, CompletionCounters};
 use crate::engine::core::{Core, assemble, slab_shape};
 use crate::engine::depth::DepthReport;
+use crate::engine::event;
 use crate::engine::options::{BackendChoice, EngineOptions};
-use crate::engine::pending::{Order, ResultOwner};
-use crate::engine::single::single_site;
 use crate::engine::target::Target;
 use crate::engine::this_thread::{self, ThreadEngine};
 use crate::engine::wait::{Deadline, turn_wait};
-use crate::engine::{admit, event};
-use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
+use crate::error::{BackendError, SetupError};
 use crate::limits::{COMPLETION_BUDGET, REQUESTS_MAX};
 use crate::outside::Outside;
 use crate::policy::Policies;
-use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
+use crate::request::{FinishedRequest, Refused, Request, RequestId};
 use crate::sync::Arc;
-use crate::units::{FileRange, to_u64};
 
 /// Many requests in flight from one thread: `start` some, `wait` for any, get the memory back with
 /// the result.
@@ -88,7 +85,7 @@ impl Engine {
     pub fn on_backend(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Engine {
         let name = backend.capabilities().name;
         let choice = BackendChoice { name, why: "given".to_owned(), features: Vec::new() };
-        let requests = slab.shape().bios;
+        let requests = slab.shape().operations;
         let core = Core::new(slab, backend, policies, requests);
         Engine::from_core(core, choice).with_timings(true)
     }
@@ -435,6 +432,7 @@ impl Drop for ScopeCount<'_> {
 }
 
 /// Admits a request into an engine.
+#[inline]
 pub fn start_on(
     core: &mut Core,
     target: &Arc<Target>,
@@ -444,55 +442,14 @@ pub fn start_on(
 }
 
 /// [`start_on`], which returns the request's place in the engine's table.
+#[inline]
 pub fn start_at(
     core: &mut Core,
     target: &Arc<Target>,
     mut request: Request,
 ) -> Result<usize, Box<Refused>> {
-    let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
-    let offset = request.offset.get();
-    let range = FileRange::new(offset, offset.saturating_add(length));
-    let refused = |kind, why| AdmitError { kind, range, why };
-    let is_sync = matches!(request.op, RequestOp::SyncData | RequestOp::SyncAll);
-    let is_filled = request.op == RequestOp::Read;
-    let route = core.policies.route;
-    let admitted = if is_sync != request.memory.is_none() {
-        let why = "a read or write carries memory, a sync carries none";
-        Err(refused(AdmitErrorKind::WrongMemory, why))
-    } else if is_filled && request.memory.as_ref().is_some_and(|memory| !memory.is_writable()) {
-        let why = "a read fills its memory, and this buffer can only be written from";
-        Err(refused(AdmitErrorKind::WrongMemory, why))
-    } else if core.broken.is_some() {
-        let why = "the engine has lost its backend; take its results and open a new one";
-        Err(refused(AdmitErrorKind::BackendLost, why))
-    } else if !(core.table.has_room() || core.make_room()) {
-        Err(refused(AdmitErrorKind::Full, "the engine is full; take finished requests first"))
-    } else {
-        admit::check(target, request.op, (offset, length), route)
-    };
-    let admitted = match admitted {
-        Ok(admitted) => admitted,
-        Err(error) => return Err(Box::new(Refused { error, request })),
-    };
-    let range = admitted.range;
-    let site = request.memory.as_ref().and_then(|buf| {
-        let address = buf.as_ptr().addr();
-        single_site(target, (request.op, admitted), address, &core.policies)
-    });
-    let site = site.filter(|_| !core.flight.is_too_large_to_poll(target, range.length()));
-    let memory = match request.memory.take().map(|buf| core.flight.slab.adopt(buf)) {
-        None => None,
-        Some(Ok(memory)) => Some(memory),
-        Some(Err(buf)) => {
-            request.memory = Some(buf);
-            let error = refused(AdmitErrorKind::Full, "every place for memory is taken");
-            return Err(Box::new(Refused { error, request }));
-        }
-    };
-    let flags = admit::note_route(target, request.op, admitted, route, request.flags);
-    let order = Order { op: request.op, range, memory, flags, result_owner: ResultOwner::Later };
-    let place = core.take_in(target, &order, site);
-    let Core { completer, table, .. } = core;
-    completer.note_started(place, table);
-    Ok(place)
+    match core.start(target, &mut request) {
+        Ok(place) => Ok(place),
+        Err(error) => Err(Box::new(Refused { error: *error, request })),
+    }
 }

@@ -207,10 +207,9 @@ impl Core {
     /// Takes the memory of the requests that are still in the table: its drop is code of users.
     /// Memory that a device may still use is left to the slab, which leaks it.
     fn take_memories(&mut self) {
-        for pending in &mut self.table.entries {
-            let memory = pending.memory.take();
-            let memory = memory.and_then(|memory| self.flight.slab.release(memory));
-            self.outside.drop_memory(memory);
+        for place in 0..self.table.entries.len() {
+            self.table.entries[place].memory = None;
+            self.outside.drop_memory(self.flight.slab.end(place));
         }
     }
 

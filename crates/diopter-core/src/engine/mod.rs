@@ -29,6 +29,7 @@ mod lock;
 mod phase;
 
 pub mod options;
+mod id;
 mod table;
 mod job;
 mod completer;

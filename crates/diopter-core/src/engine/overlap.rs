@@ -113,12 +113,12 @@ mod tests {
     use crate::backend::sim::{Disk, Faults, Sim, SimConfig, World};
     use crate::engine::bounce::Bounce;
     use crate::engine::core::slab_shape;
-    use crate::engine::pending::{Order, ResultOwner};
+    use crate::engine::pending::Order;
     use crate::engine::target::{Access, Blocks, Target, TargetRef};
     use crate::map::Identity;
     use crate::request::RequestOp;
 
-    use diopter_os::{IoBuf, RwFlags, Slab};
+    use diopter_os::{AnyBuf, IoBuf, RwFlags, Slab};
 
     const MIB: u64 = 1 << 20;
     const SLICE: Wait = Wait::Block(Duration::from_secs(1));
@@ -141,13 +141,12 @@ mod tests {
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, write: true, ..Access::default() };
         let target = Target::alone(world.object(0), Identity, blocks, access);
-        let Ok(memory) = slab.adopt(IoBuf::new(5 << 20).expect("memory")) else { panic!("full") };
+        let memory = AnyBuf::new(IoBuf::new(5 << 20).expect("memory"));
         let mut core = Core::new(slab, sim, Policies::default(), 128);
         let range = FileRange::new(7, 7 + 5 * MIB);
         let flags = RwFlags::NONE;
-        let order =
-            Order { op, range, memory: Some(memory), flags, result_owner: ResultOwner::Later };
-        let place = core.take_in(target.as_ref(), &order, None);
+        let order = Order { op, range, flags };
+        let place = core.take_in(target.as_ref(), &order, Some(memory), None);
         assert_eq!(place, 0);
         (core, target)
     }

@@ -6,6 +6,7 @@ use crate::bio::object_queues::ObjectQueues;
 use crate::bio::pieces::Pieces;
 use crate::clock::Nanos;
 use crate::engine::bounce::Bounce;
+use crate::engine::id;
 use crate::engine::next::{Next, Phase};
 use crate::engine::plan::Cursor;
 use crate::engine::route::{IoPath, Window};
@@ -214,7 +215,12 @@ pub(crate) struct Report {
 /// shares few cache lines.
 #[repr(C, align(64))]
 pub(crate) struct Pending {
+    /// 0 for a free place.
     pub(crate) id: u64,
+    /// The id of the next request at the place.
+    next_id: u64,
+    /// Its number in the order in which requests were taken in.
+    pub(crate) number: u64,
     /// The file; `None` for a free entry, and once the request has completed.
     pub(crate) target: Option<TargetId>,
     pub(crate) range: FileRange,
@@ -245,10 +251,13 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn vacant() -> Pending {
+    /// A free place, whose next request has the id `next_id`.
+    pub(crate) fn vacant(next_id: u64) -> Pending {
         let nothing = FileRange::new(0, 0);
         Pending {
             id: 0,
+            next_id,
+            number: 0,
             target: None,
             op: RequestOp::Read,
             range: nothing,
@@ -304,19 +313,29 @@ impl Pending {
     }
 
     /// Fills a free place. Next the request becomes a single bio, or [`Pending::begin_phases`].
-    #[inline]
-    pub(crate) fn occupy(&mut self, id: u64, target: TargetId, order: &Order) {
+    #[inline(always)]
+    pub(crate) fn occupy(&mut self, number: u64, target: TargetId, order: &Order) {
         debug_assert!(self.target.is_none() && self.outstanding == 0 && self.hold.is_none());
-        self.id = id;
+        self.id = self.next_id;
+        self.next_id = id::after(self.id);
+        self.number = number;
         self.target = Some(target);
         self.op = order.op;
         self.range = order.range;
-        self.memory = order.memory;
         self.flags = order.flags;
-        self.result_owner = order.result_owner;
+        self.result_owner = ResultOwner::Later;
         self.is_cancelled = false;
         self.is_waiting = false;
         self.timing = Timing::default();
+    }
+
+    /// Has the next but one request at the place begin a block of ids; returns the id of the next.
+    #[cfg(test)]
+    pub(crate) fn id_before_a_block_ends(&mut self) -> u64 {
+        use crate::{limits::IN_FLIGHT_MAX, request::RequestId, units::to_u64};
+        let place = to_u64(id::place_of(RequestId(self.next_id)));
+        self.next_id = self.next_id.next_multiple_of(id::BLOCK) - u64::from(IN_FLIGHT_MAX) + place;
+        self.next_id
     }
 
     /// Readies it for its first phase; vectors keep their capacity.
@@ -500,11 +519,9 @@ impl Pending {
     }
 }
 
-/// A request as the engine takes it in: admitted, its memory in the slab.
+/// A request as the engine takes it in: admitted, without its memory.
 pub struct Order {
     pub(crate) op: RequestOp,
     pub(crate) range: FileRange,
-    pub(crate) memory: Option<MemoryId>,
     pub(crate) flags: RwFlags,
-    pub(crate) result_owner: ResultOwner,
 }

@@ -3,25 +3,32 @@
 //! cannot do it leaves to the phases.
 
 use diopter_os::{
-    BioDraft, BioResult, BioSpec, Errno, LentOnce, MemoryId, Op, OpenObject, RwFlags, Span,
+    AnyBuf, BioResult, BioSpec, Errno, LentOnce, MemoryId, Op, OpenObject, RwFlags, Span,
 };
 
 use crate::backend::LentBio;
 use crate::bio::pieces;
 use crate::engine::admit::{Admitted, buffered};
-use crate::engine::core::{Core, id_after};
+use crate::engine::core::Core;
 use crate::engine::flight::share_of;
 use crate::engine::judge;
-use crate::engine::pending::{Order, Pending, ResultOwner, State, is_again};
+use crate::engine::pending::{Order, Pending, State, is_again};
 use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::extent::ExtentState;
+use crate::inode_lock::Hold;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_SLOT_BYTES};
 use crate::outcome::Route;
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::sync::Arc;
 use crate::units::{Bytes, FileRange, is_aligned, to_u32, to_u64, to_usize};
+
+/// What a request of one bio has entered: its lock, and the share of its object.
+struct Entry {
+    hold: Option<Hold>,
+    has_share: bool,
+}
 
 /// Where the one bio of a request goes that is a single one.
 #[derive(Clone, Copy)]
@@ -81,23 +88,6 @@ fn mapped_site<'t>(
     is_one.then_some(BioSite { object, offset: extent.object_offset.get() })
 }
 
-/// The bio at a [`BioSite`].
-#[inline(always)]
-fn single_spec<'t>(
-    target: &Target,
-    order: &Order,
-    site: BioSite<'t>,
-    (memory, start): (MemoryId, usize),
-) -> BioDraft<'t> {
-    let (op, flags) = if order.op == RequestOp::Write {
-        (Op::Write, order.flags.with(target.access.durability))
-    } else {
-        (Op::Read, order.flags)
-    };
-    let span = Some(Span::new(memory, start, to_u32(order.range.length())));
-    BioSpec { op, object: site.object, offset: site.offset, span, flags }
-}
-
 impl Core {
     /// Runs one admitted request that is a single direct bio as one system call, without table and
     /// slab. Returns `None` if it is not of that kind, or if one call did not complete it; running
@@ -135,26 +125,96 @@ impl Core {
         result_of(target, op, range, result)
     }
 
-    /// Takes an admitted request in; the caller has checked `Table::has_room`. A queued request
-    /// with a site is built right away. Returns its place in the table.
+    /// Takes an admitted request in; the caller has checked `Table::has_room`. A request with a site
+    /// is built right away. Returns its place in the table.
     #[inline(always)]
     pub(crate) fn take_in(
         &mut self,
         target: &Arc<Target>,
         order: &Order,
+        memory: Option<AnyBuf>,
         site: Option<BioSite<'_>>,
     ) -> usize {
-        let place = self.table.free.pop().expect("the caller has seen room");
-        let id = self.next_id;
-        self.next_id = id_after(id);
-        self.table.entries[place].occupy(id, self.table.targets.enter(target), order);
-        if site.is_some_and(|site| begin_aligned(self, place, target, order, site))
-            || (site.is_none() && self.begin_bounced(place, target, order))
-        {
-            return place;
+        let entered = site.and_then(|site| Some((site, self.enter_site(target, order, site)?)));
+        match (entered, memory) {
+            (Some(entered), Some(buf)) => self.begin_single(target, order, buf, entered),
+            (_, memory) => self.begin_other(target, order, memory, site.is_some()),
         }
-        self.table.entries[place].begin_phases(target);
-        if order.result_owner != ResultOwner::BlockedCaller {
+    }
+
+    /// Fills a free place of the table.
+    #[inline(always)]
+    pub(super) fn occupy(&mut self, target: &Arc<Target>, order: &Order) -> usize {
+        let place = self.table.free.pop().expect("the caller has seen room");
+        self.taken += 1;
+        let target = self.table.targets.enter(target);
+        self.table.entries[place].occupy(self.taken, target, order);
+        place
+    }
+
+    /// Enters the lock of a write, and the share of an object that has one; `None` if a single bio
+    /// cannot be started there now.
+    #[inline(always)]
+    fn enter_site(&mut self, target: &Target, order: &Order, site: BioSite<'_>) -> Option<Entry> {
+        let flight = &mut self.flight;
+        let share = share_of(target, &self.policies, flight, order.range.length());
+        if share.is_some_and(|share| flight.share_of(site.object.handle()) >= share) {
+            flight.large_bios.note_share();
+            return None;
+        }
+        let mut entry = Entry { hold: None, has_share: share.is_some() };
+        if order.op == RequestOp::Write {
+            let (inode_lock, start) = (target.inode_lock(), order.range.start());
+            let pass = inode_lock.try_lock_shared(target.touched(order.range), self.shard)?;
+            if start > inode_lock.end_seen() && target.leaves_hole_in_page(start) {
+                inode_lock.unlock(pass);
+                return None;
+            }
+            entry.hold = Some(pass);
+        }
+        Some(entry)
+    }
+
+    /// Starts a request as one bio on its own memory.
+    #[inline(always)]
+    fn begin_single(
+        &mut self,
+        target: &Arc<Target>,
+        order: &Order,
+        buf: AnyBuf,
+        (site, entry): (BioSite<'_>, Entry),
+    ) -> usize {
+        let (op, flags) = single_op(target, order);
+        let BioSite { object, offset } = site;
+        let place = self.occupy(target, order);
+        let draft = BioSpec { op, object, offset, span: (), flags };
+        let (memory, id) = self.flight.slab.begin_whole(place, buf, draft);
+        let pending = &mut self.table.entries[place];
+        pending.memory = Some(memory);
+        if entry.hold.is_some() {
+            pending.hold = entry.hold;
+        }
+        pending.state = State::Single;
+        let length = to_u32(order.range.length());
+        self.flight.add_single(pending, (id, object.handle(), length), entry.has_share);
+        place
+    }
+
+    /// Starts any other request: a small one whose memory alone is misaligned as one bio on a bounce
+    /// buffer, all others by their phases.
+    #[inline(never)]
+    fn begin_other(
+        &mut self,
+        target: &Arc<Target>,
+        order: &Order,
+        memory: Option<AnyBuf>,
+        is_aligned: bool,
+    ) -> usize {
+        let place = self.occupy(target, order);
+        let memory = memory.map(|buf| self.flight.slab.begin(place, buf));
+        self.table.entries[place].memory = memory;
+        if is_aligned || !self.begin_bounced(place, target, order) {
+            self.table.entries[place].begin_phases(target);
             self.table.set_waiting(place);
         }
         place
@@ -162,13 +222,11 @@ impl Core {
 
     /// Builds the bio of a small queued request whose memory alone is misaligned; false for any
     /// other.
-    #[inline(never)]
     fn begin_bounced(&mut self, place: usize, target: &Target, order: &Order) -> bool {
         let length = order.range.length();
-        let Some(memory) = order.memory else { return false };
+        let Some(memory) = self.table.entries[place].memory else { return false };
         let is_small = length > 0 && length <= BOUNCE_SLOT_BYTES;
-        if order.result_owner == ResultOwner::BlockedCaller
-            || !is_small
+        if !is_small
             || self.flight.is_too_large_to_poll(target, length)
             || !self.is_misaligned(target, memory, length)
         {
@@ -177,16 +235,21 @@ impl Core {
         let site = mapped_site(target, (order.op, order.range), &self.policies);
         let bounce = self.pool.at_place(&self.flight.slab, place);
         let (Some(site), Some(bounce)) = (site, bounce) else { return false };
+        let Some(entry) = self.enter_site(target, order, site) else { return false };
         let ours = (bounce.memory, to_usize(bounce.start));
-        if !begin(self, place, target, order, (site, ours)) {
-            return false;
-        }
         if order.op == RequestOp::Write {
             self.flight.slab.copy((memory, 0), ours, to_usize(length));
         }
+        let (op, flags) = single_op(target, order);
+        let BioSite { object, offset } = site;
+        let span = Some(Span::new(ours.0, ours.1, to_u32(length)));
+        let draft = BioSpec { op, object, offset, span, flags };
+        let id = self.flight.slab.build_own(place, draft);
         let pending = &mut self.table.entries[place];
+        pending.hold = entry.hold;
         pending.window.bounce = Some(bounce);
         pending.state = State::SingleBounced;
+        self.flight.add_single(pending, (id, object.handle(), to_u32(length)), entry.has_share);
         true
     }
 
@@ -229,7 +292,8 @@ impl Core {
         }
         self.completer.plain += 1;
         let id = pending.target.take().expect("an occupied place");
-        if let Some(pass) = pending.hold.take() {
+        if pending.hold.is_some() {
+            let pass = pending.hold.take().expect("just seen");
             self.table.targets.get(id).inode_lock().unlock(pass);
         }
         drop(self.table.targets.leave(id));
@@ -242,9 +306,9 @@ impl Core {
     #[inline(always)]
     pub(super) fn take_out_single(&mut self, place: usize) -> FinishedRequest {
         self.table.free.push(place);
+        let memory = self.flight.slab.end(place);
         let pending = &mut self.table.entries[place];
-        let (range, memory) = (pending.range, pending.memory.take());
-        let memory = memory.and_then(|memory| self.flight.slab.release(memory));
+        let range = pending.range;
         let name = (RequestId(std::mem::take(&mut pending.id)), pending.op);
         let mut finished = FinishedRequest::whole(name, range, memory);
         if self.is_timed {
@@ -254,53 +318,14 @@ impl Core {
     }
 }
 
-/// As [`begin`], in the caller's memory.
+/// The operation and flags of the bio of a request of one.
 #[inline(always)]
-fn begin_aligned(
-    core: &mut Core,
-    place: usize,
-    target: &Target,
-    order: &Order,
-    site: BioSite<'_>,
-) -> bool {
-    let memory = order.memory.expect("reads and writes have memory");
-    begin(core, place, target, order, (site, (memory, 0)))
-}
-
-/// Builds the bio of a request that is a single one; false when that can't be done now.
-#[inline(always)]
-fn begin(
-    core: &mut Core,
-    place: usize,
-    target: &Target,
-    order: &Order,
-    (site, its): (BioSite<'_>, (MemoryId, usize)),
-) -> bool {
-    let flight = &mut core.flight;
-    if flight.slab.vacancies() == 0 {
-        return false;
-    }
-    let share = share_of(target, &core.policies, flight, order.range.length());
-    if share.is_some_and(|share| flight.share_of(site.object.handle()) >= share) {
-        flight.large_bios.note_share();
-        return false;
-    }
-    let pending = &mut core.table.entries[place];
+fn single_op(target: &Target, order: &Order) -> (Op, RwFlags) {
     if order.op == RequestOp::Write {
-        let (inode_lock, start) = (target.inode_lock(), order.range.start());
-        let Some(pass) = inode_lock.try_lock_shared(target.touched(order.range), core.shard) else {
-            return false;
-        };
-        if start > inode_lock.end_seen() && target.leaves_hole_in_page(start) {
-            inode_lock.unlock(pass);
-            return false;
-        }
-        pending.hold = Some(pass);
+        (Op::Write, order.flags.with(target.access.durability))
+    } else {
+        (Op::Read, order.flags)
     }
-    pending.state = State::Single;
-    let spec = single_spec(target, order, site, its);
-    flight.add_single(place, pending, spec, share.is_some());
-    true
 }
 
 /// Returns the result of a request of a single bio; `None` if there is more to do.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::clock::Nanos;
 use crate::engine::flight::Flight;
+use crate::engine::id;
 use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::engine::targets::Targets;
@@ -31,7 +32,7 @@ impl Table {
         let requests = requests_max as usize;
         Table {
             free: (0..requests).rev().collect(),
-            entries: (0..requests).map(|_| Pending::vacant()).collect(),
+            entries: id::all_first(requests).map(Pending::vacant).collect(),
             targets: Targets::new(requests_max),
             finished: VecDeque::with_capacity(requests),
             waiting: VecDeque::with_capacity(requests),
@@ -78,8 +79,11 @@ impl Table {
         RequestId(self.entries[place].id)
     }
 
+    /// Returns the place of a request that is in the table.
+    #[inline]
     pub(crate) fn place_of(&self, id: RequestId) -> Option<usize> {
-        self.entries.iter().position(|pending| pending.id == id.0)
+        let place = id::place_of(id);
+        self.entries.get(place).filter(|pending| pending.id == id.0).map(|_| place)
     }
 
     /// Returns true if a write to the inode of `inode_lock` is in the table.
@@ -117,12 +121,12 @@ impl Table {
     }
 
     pub(crate) fn has_earlier_writes(&self, place: usize, target: &Target) -> bool {
-        let id = self.entries[place].id;
+        let number = self.entries[place].number;
         self.entries.iter().any(|other| {
             let its = other.target.map(|id| &**self.targets.get(id));
             // Through whichever open file of the inode.
             let is_same = its.is_some_and(|its| Arc::ptr_eq(its.inode_lock(), target.inode_lock()));
-            is_same && other.is_write() && other.id < id
+            is_same && other.is_write() && other.number < number
         })
     }
 

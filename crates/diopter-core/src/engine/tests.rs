@@ -9,7 +9,7 @@ use diopter_os::{BioId, BioResult, Errno, IoBuf, LentOnce, Slab, testing};
 use crate::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::clock::Nanos;
-use crate::engine::core::ID_BLOCK;
+use crate::engine::id;
 use crate::engine::target::{Access, Blocks, Target, TargetRef};
 use crate::engine::{Core, Engine, start_on};
 use crate::error::{AdmitErrorKind, BackendError, IoErrorKind};
@@ -130,22 +130,27 @@ fn a_wait_for_one_request_takes_few_rounds_while_another_result_lies_there() {
 
 #[test]
 fn no_engine_gives_an_id_that_another_gives() {
-    let mut benches = [(); 2].map(|()| Bench::new(0, 1000));
-    for bench in &mut benches {
-        // As after so many requests.
-        bench.core.next_id = bench.core.next_id.next_multiple_of(ID_BLOCK) - 2;
-    }
+    let mut benches = [(); 3].map(|()| Bench::new(0, 1000));
     let mut all = Vec::new();
     for bench in &mut benches {
-        let own = [(); 5].map(|()| bench.start(Request::write(0, memory(4096))));
-        assert!(own.is_sorted(), "a later request has a larger id");
-        all.extend(own);
+        // As after so many requests.
+        for (place, pending) in bench.core.table.entries.iter_mut().enumerate() {
+            let id = pending.id_before_a_block_ends();
+            assert_eq!(id::place_of(RequestId(id)), place);
+        }
+        for _ in 0..5 {
+            let ids = [(); 3].map(|()| bench.start(Request::write(0, memory(4096))));
+            assert_eq!(ids.map(|id| bench.core.table.place_of(id)), [0, 1, 2].map(Some));
+            for id in ids.into_iter().rev() {
+                assert!(bench.core.wait_for_one(id).is_some());
+                assert_eq!(bench.core.table.place_of(id), None, "it was taken");
+            }
+            all.extend(ids);
+        }
     }
-    let third = Bench::new(0, 1000);
-    all.extend((0..5).map(|n| RequestId(third.core.next_id + n)));
     all.sort_unstable();
     all.dedup();
-    assert_eq!(all.len(), 15);
+    assert_eq!(all.len(), 45);
 }
 
 #[test]

@@ -42,19 +42,17 @@ impl LocalBios {
     /// # Panics
     /// Panics if a bio is not freshly built.
     pub fn hold(&mut self, ids: &[BioId]) {
+        let slab = self.slab.here();
         for id in ids {
-            self.slab.hold(*id);
+            slab.hold(*id);
         }
         self.ids.extend_from_slice(ids);
     }
 
     /// Finishes each with all its bytes, oldest first, and adds it to `done`.
     pub fn finish_all(&mut self, done: &mut Vec<(BioId, BioResult)>) {
-        let slab = &self.slab;
-        done.extend(self.ids.drain(..).map(|id| {
-            slab.finish(id);
-            (id, Ok(slab.spec(id).length()))
-        }));
+        let slab = self.slab.here();
+        done.extend(self.ids.drain(..).map(|id| (id, Ok(slab.finish(id)))));
     }
 }
 

@@ -31,7 +31,7 @@ impl Objects {
         let vacant = || Entry { object: None, bios: 0 };
         Objects {
             entries: RefCell::new((0..bios).map(|_| vacant()).collect()),
-            free: Places::all_free(bios),
+            free: Places::all_free(0..bios),
             recent: [const { Cell::new(0) }; RECENT],
         }
     }

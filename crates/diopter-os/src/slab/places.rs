@@ -1,6 +1,7 @@
 //! The free entries of a table.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 /// The free indexes of a table; the last one returned goes out first, since it is still in the
 /// cache.
@@ -10,9 +11,9 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub fn all_free(count: u32) -> Places {
-        let length = Cell::new(count as usize);
-        Places { places: (0..count).rev().map(Cell::new).collect(), length }
+    pub fn all_free(indexes: Range<u32>) -> Places {
+        let places: Box<[Cell<u32>]> = indexes.rev().map(Cell::new).collect();
+        Places { length: Cell::new(places.len()), places }
     }
 
     #[inline]

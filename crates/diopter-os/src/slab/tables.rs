@@ -8,10 +8,11 @@ use super::places::Places;
 use super::span::{lies_in, pieces_of};
 use super::user::User;
 use crate::memory::{Memory, MemoryId, Piece};
-use crate::op::{BioId, BioSpec, Op, Span};
+use crate::op::{BioDraft, BioId, BioSpec, Op, Span};
 
 /// The state of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub(super) enum State {
     Free,
     Built,
@@ -21,23 +22,25 @@ pub(super) enum State {
 
 /// A slot's generation and the state of its bio, in one word: both are read at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp(u64);
+pub(super) struct Stamp {
+    generation: u32,
+    state: State,
+}
 
 impl Stamp {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(generation: u32, state: State) -> Stamp {
-        let state: u64 = match state {
-            State::Free => 0,
-            State::Built => 1,
-            State::Held => 2,
-            State::Done => 3,
-        };
-        Stamp((u64::from(generation) << 32) | state)
+        Stamp { generation, state }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn generation(self) -> u32 {
-        u32::try_from(self.0 >> 32).expect("shifted to 32 bits")
+        self.generation
+    }
+
+    #[inline(always)]
+    pub(super) fn is_free(self) -> bool {
+        self.state == State::Free
     }
 }
 
@@ -46,6 +49,10 @@ impl Stamp {
 pub(super) struct Slot {
     pub(super) stamp: Cell<Stamp>,
     pub(super) segments: Cell<u32>,
+    /// The place of the slot.
+    pub(super) index: u32,
+    /// The bio is an operation's, on the operation's memory: its state alone keeps the memory.
+    pub(super) is_own: Cell<bool>,
     /// The entry of its object.
     pub(super) object: Cell<u32>,
     /// The segment of a bio that has one.
@@ -95,6 +102,44 @@ impl Tables {
         slot.stamp.get() == Stamp::new(id.generation, State::Held)
     }
 
+    /// Built -> Held.
+    ///
+    /// # Panics
+    /// Panics if the bio is not freshly built.
+    #[inline(always)]
+    pub(super) fn hold(&self, id: BioId) {
+        let slot = self.slot_at(id, State::Built, "only a built bio can be held");
+        // The memory of an operation stays while its bio is in use.
+        if !slot.is_own.get()
+            && let Some(span) = slot.spec.get().span
+        {
+            let its = &self.uses[self.place_of(span.memory)];
+            its.held.set(its.held.get() + 1);
+        }
+        slot.stamp.set(Stamp::new(id.generation, State::Held));
+        self.held.set(self.held.get() + 1);
+    }
+
+    /// Held -> Done; returns the bytes that the bio was to move.
+    ///
+    /// # Panics
+    /// Panics if the bio is not held.
+    #[inline(always)]
+    pub(super) fn finish(&self, id: BioId) -> u32 {
+        let slot = self.slot_at(id, State::Held, "a bio finishes once");
+        slot.stamp.set(Stamp::new(id.generation, State::Done));
+        self.held.set(self.held.get() - 1);
+        let span = slot.spec.get().span;
+        if !slot.is_own.get()
+            && let Some(span) = span
+        {
+            // Held until now, so the memory is still the bio's.
+            let its = &self.uses[span.memory.index as usize];
+            its.held.set(its.held.get() - 1);
+        }
+        span.map_or(0, |span| span.length)
+    }
+
     #[inline(always)]
     pub(super) fn memory_id(&self, index: u32) -> MemoryId {
         MemoryId { index, generation: self.uses[index as usize].generation.get() }
@@ -106,7 +151,33 @@ impl Tables {
         memory.clear();
         let its = &self.uses[index as usize];
         its.generation.set(its.generation.get().wrapping_add(1));
-        self.memories_free.push(index);
+    }
+
+    /// Returns the slot of an operation whose bio is not in use.
+    ///
+    /// # Panics
+    /// Panics for any other.
+    #[inline(always)]
+    pub(super) fn free_operation(&self, place: usize) -> &Slot {
+        let slot = &self.slots[place];
+        assert!(slot.index < self.shape.operations, "the place of an operation");
+        assert!(slot.stamp.get().is_free(), "the bio of the operation is in use");
+        slot
+    }
+
+    /// Fills a free slot whose segments are written.
+    #[inline(always)]
+    pub(super) fn fill(&self, slot: &Slot, draft: BioDraft<'_>, is_own: bool) -> BioId {
+        let generation = slot.stamp.get().generation();
+        let spec = draft.numbered();
+        if spec.is_of_server() {
+            self.has_servers.set(true);
+        }
+        slot.spec.set(spec);
+        slot.is_own.set(is_own);
+        slot.object.set(self.objects.enter(draft.object));
+        slot.stamp.set(Stamp::new(generation, State::Built));
+        BioId { index: slot.index, generation }
     }
 
     /// Returns the use of a memory that is adopted or lent; `None` for a stale id.
@@ -133,7 +204,12 @@ impl Tables {
     }
 
     #[inline(always)]
-    pub(super) fn write_segments(&self, index: u32, slot: &Slot, spec: &BioSpec) -> u32 {
+    pub(super) fn write_segments(
+        &self,
+        arena: Option<u32>,
+        slot: &Slot,
+        spec: &BioDraft<'_>,
+    ) -> u32 {
         let Some(span) = spec.span else {
             assert!(!spec.op.is_transfer(), "reads and writes name memory");
             return 0;
@@ -148,12 +224,13 @@ impl Tables {
             write_segment(&slot.only, Piece { base: from, length });
             return 1;
         }
-        self.write_many(index, slot, memory, &span)
+        self.write_many(arena, slot, memory, &span)
     }
 
+    /// `arena` is the index of the slot if it has room for several segments.
     #[cold]
-    pub(super) fn write_many(&self, index: u32, slot: &Slot, memory: &Memory, span: &Span) -> u32 {
-        let base = self.arena(index);
+    fn write_many(&self, arena: Option<u32>, slot: &Slot, memory: &Memory, span: &Span) -> u32 {
+        let base = self.arena(arena.expect("the bio of an operation has one segment"));
         let mut count = 0;
         for piece in pieces_of(memory, span) {
             assert!(count < self.shape.segments_per_bio, "segments fit one bio");
@@ -169,7 +246,8 @@ impl Tables {
 
     /// Returns the index of the first segment of a bio that has several.
     pub(super) fn arena(&self, index: u32) -> usize {
-        index as usize * self.shape.segments_per_bio as usize
+        let bio = index - self.shape.operations;
+        bio as usize * self.shape.segments_per_bio as usize
     }
 
     /// Returns the slot of a bio in `state`.
@@ -195,7 +273,7 @@ impl Tables {
 
 /// Writes a segment of a bio that is being built.
 #[inline]
-fn write_segment(to: &UnsafeCell<libc::iovec>, piece: Piece) {
+pub(super) fn write_segment(to: &UnsafeCell<libc::iovec>, piece: Piece) {
     let iovec = libc::iovec { iov_base: piece.base.cast(), iov_len: piece.length };
     // SAFETY: the slot is free, so neither the kernel nor a token reads its segments, and the slab
     // is used by one thread.

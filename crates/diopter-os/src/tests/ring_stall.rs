@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(30);
 const SLICE: Duration = Duration::from_millis(5);
 
 fn slab() -> Slab {
-    Slab::new(SlabShape { bios: 4, segments_per_bio: 1, memories: 1 })
+    Slab::new(SlabShape { operations: 0, bios: 4, segments_per_bio: 1, memories: 1 })
 }
 
 fn ring(slab: &Slab, wanted: RingWanted) -> Option<Ring> {
@@ -77,7 +77,7 @@ fn a_caller_that_polls_has_the_workers_woken_too() {
 
 #[test]
 fn bios_that_complete_do_not_hide_one_that_does_not() {
-    let slab = Slab::new(SlabShape { bios: 4, segments_per_bio: 1, memories: 2 });
+    let slab = Slab::new(SlabShape { operations: 0, bios: 4, segments_per_bio: 1, memories: 2 });
     let Some(mut ring) = ring(&slab, RingWanted::ALL) else { return };
     ring.stall.set_limit(Duration::from_millis(20));
     let (reader, mut writer) = pipe().expect("a pipe");

@@ -296,8 +296,8 @@ impl File {
     ) -> Result<usize> {
         let slab = core.flight.slab.clone();
         let run = |core: &mut Core, memory| {
-            let order = blocking_order(op, range, Some(memory), flags);
-            core.run_blocking(&self.inner.target, &order)
+            let order = blocking_order(op, range, flags);
+            core.run_blocking(&self.inner.target, &order, Some(memory))
         };
         let finished =
             if core.make_room() { slab.lend(lent, core, run, Core::drain).ok() } else { None };
@@ -330,8 +330,8 @@ impl File {
             if !core.make_room() {
                 return Err(full(range).into());
             }
-            let order = blocking_order(op, range, None, RwFlags::NONE);
-            core.run_blocking(&self.inner.target, &order)?;
+            let order = blocking_order(op, range, RwFlags::NONE);
+            core.run_blocking(&self.inner.target, &order, None)?;
             Ok(())
         })
     }

@@ -40,6 +40,8 @@ fn env_number(name: &str) -> Option<u64> {
 
 /// A request that was started and has not finished.
 struct Started {
+    /// In the order of starting; the same in every run of a seed, which an id is not.
+    number: u64,
     op: RequestOp,
     range: FileRange,
     size_at_start: u64,
@@ -62,8 +64,8 @@ struct Run {
     started: BTreeMap<RequestId, Started>,
     next_tag: u8,
     trace: String,
-    /// The engine's first id: others follow it, and the trace counts from it.
-    first_id: Option<u64>,
+    /// Requests that were started.
+    count: u64,
 }
 
 /// A mapper with boundaries, so that windows have several bios.
@@ -200,7 +202,7 @@ impl Run {
             started,
             next_tag: 1,
             trace,
-            first_id: None,
+            count: 0,
         }
     }
 
@@ -235,11 +237,6 @@ impl Run {
             });
         }
         media
-    }
-
-    /// The same in every run of a seed, which an id is not.
-    fn number(&mut self, id: RequestId) -> u64 {
-        id.number() - *self.first_id.get_or_insert(id.number())
     }
 
     fn note(&mut self, line: &str) {
@@ -289,7 +286,8 @@ impl Run {
         }
         let is_durable = request.flags.with(self.every_write) != RwFlags::NONE;
         let Ok(id) = self.engine.start(&self.target, request) else { return };
-        let number = self.number(id);
+        let number = self.count;
+        self.count += 1;
         self.note(&format!("start {number} {op:?} {range}"));
         match op {
             RequestOp::Write => {
@@ -300,14 +298,14 @@ impl Run {
             _ => self.model.start_sync(key(id)),
         }
         let size_at_start = self.model.size_min();
-        self.started.insert(id, Started { op, range, size_at_start, is_durable });
+        self.started.insert(id, Started { number, op, range, size_at_start, is_durable });
     }
 
     fn end_one(&mut self, finished: &FinishedRequest) -> Result<(), String> {
         let id = finished.id;
-        let number = self.number(id);
-        self.note(&format!("end {number} {:?} {:?}", finished.result, finished.outcome()));
         let started = self.started.remove(&id).ok_or(format!("{id:?} finished twice"))?;
+        let number = started.number;
+        self.note(&format!("end {number} {:?} {:?}", finished.result, finished.outcome()));
         check_cover(finished)?;
         let moved = finished.result.as_ref().map(|bytes| bytes.get());
         match (started.op, moved) {
@@ -339,11 +337,10 @@ impl Run {
             }
             (RequestOp::Read, Err(_)) => self.model.end_failed(key(id)),
             (_, Ok(_)) => {
-                let mut left = self.started.iter();
-                if let Some((write, _)) =
-                    left.find(|(other, its)| **other < id && its.op == RequestOp::Write)
-                {
-                    return Err(format!("{id:?} did not wait for {write:?}, started before it"));
+                let is_earlier = |its: &&Started| its.number < number && its.op == RequestOp::Write;
+                if let Some(write) = self.started.values().find(is_earlier) {
+                    let write = write.number;
+                    return Err(format!("{number} did not wait for {write}, started before it"));
                 }
                 self.model.end_sync(key(id), started.size_at_start);
             }
@@ -403,9 +400,9 @@ impl Run {
         for _ in 0..REQUESTS {
             self.start_one();
             if self.prng.one_in(8)
-                && let Some(id) = self.started.keys().next().copied()
+                && let Some((id, its)) = self.started.iter().min_by_key(|(_, its)| its.number)
             {
-                let number = self.number(id);
+                let (id, number) = (*id, its.number);
                 self.note(&format!("cancel {number}"));
                 self.engine.cancel(id);
             }

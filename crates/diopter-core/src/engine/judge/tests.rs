@@ -118,7 +118,7 @@ impl Facts for Described {
 
 /// A request whose only window is `range`, with these results of its bios, side by side in it.
 fn back(op: RequestOp, (start, end): (u64, u64), bios: &[(u64, Result<u32, Errno>)]) -> Pending {
-    let mut pending = Pending::vacant();
+    let mut pending = Pending::vacant(0);
     pending.op = op;
     pending.range = FileRange::new(start, end);
     pending.at = start;

@@ -36,7 +36,7 @@ pub const DEPTH: u32 = 8;
 /// Turns of 100 ms after which a bio that did not come back never will.
 const TURNS_MAX: u32 = 100;
 
-const SHAPE: SlabShape = SlabShape { bios: 32, segments_per_bio: 8, memories: 32 };
+const SHAPE: SlabShape = SlabShape { operations: 0, bios: 32, segments_per_bio: 8, memories: 32 };
 
 /// Which backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -124,7 +124,7 @@ impl Backend for Wicked {
 
 /// Does with a checked backend what an engine does: queue, run one now, turn until all are back.
 fn exercise(vice: Vice) {
-    let slab = Slab::new(SlabShape { bios: 8, segments_per_bio: 1, memories: 1 });
+    let slab = Slab::new(SlabShape { operations: 0, bios: 8, segments_per_bio: 1, memories: 1 });
     let memory = slab.adopt(IoBuf::new(4096).unwrap()).unwrap();
     let build = |offset| {
         let span = Some(Span::new(memory, 0, 512));
@@ -213,7 +213,7 @@ fn a_backend_whose_run_now_disturbs_the_queue_is_caught() {
 
 #[test]
 fn a_bio_that_is_queued_twice_is_caught() {
-    let slab = Slab::new(SlabShape { bios: 1, segments_per_bio: 1, memories: 1 });
+    let slab = Slab::new(SlabShape { operations: 0, bios: 1, segments_per_bio: 1, memories: 1 });
     let memory = slab.adopt(IoBuf::new(512).unwrap()).unwrap();
     let span = Some(Span::new(memory, 0, 512));
     let object = &OpenObject::simulated(0);
