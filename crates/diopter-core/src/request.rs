@@ -184,11 +184,12 @@ impl FinishedRequest {
         }
     }
 
-    /// Adds when it passed its stages.
+    /// The same, with when it passed its stages.
     #[inline(never)]
-    pub(crate) fn set_timing(&mut self, timing: Timing) {
+    pub(crate) fn timed(self, timing: Timing) -> FinishedRequest {
         let (outcome, route) = (self.outcome(), self.route());
-        self.detail = Some(Box::new(Detail { outcome, route, timing: Some(timing) }));
+        let detail = Some(Box::new(Detail { outcome, route, timing: Some(timing) }));
+        FinishedRequest { detail, ..self }
     }
 
     /// Sets when its completion ran, if a clock is read for it.

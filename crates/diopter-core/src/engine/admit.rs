@@ -6,13 +6,13 @@ use crate::engine::core::Core;
 use crate::engine::hybrid::Chosen;
 use crate::engine::pending::Order;
 use crate::engine::route::is_buffered_by_policy;
-use crate::engine::single::single_site;
+use crate::engine::single::{plain_site, single_site};
 use crate::engine::target::Target;
 use crate::error::{AdmitError, AdmitErrorKind};
 use crate::limits::FILE_SIZE_MAX;
 use crate::outcome::DetourReason;
 use crate::policy::RoutePolicy;
-use crate::request::{Request, RequestOp};
+use crate::request::{Request, RequestId, RequestOp};
 use crate::sync::Arc;
 use crate::units::{FileRange, align_up, is_aligned, to_u64};
 
@@ -27,10 +27,48 @@ pub struct Admitted {
 }
 
 impl Core {
-    /// Admits a request and takes it in; returns its place in the table. The memory stays with a
-    /// request that is refused.
+    /// Admits a request and takes it in; returns its id. The memory stays with a request that is
+    /// refused.
     #[inline]
     pub(super) fn start(
+        &mut self,
+        target: &Arc<Target>,
+        request: &mut Request,
+    ) -> Result<RequestId, Box<AdmitError>> {
+        let place = match self.start_plain(target, request) {
+            Some(place) => place,
+            None => self.start_other(target, request)?,
+        };
+        let Core { completer, table, .. } = self;
+        completer.note_started(place, table);
+        Ok(table.id_at(place))
+    }
+
+    /// Starts a request that goes to the file as it is: whole blocks, aligned memory, one bio.
+    /// `None` for any other, and if it cannot start now.
+    #[inline(always)]
+    fn start_plain(&mut self, target: &Arc<Target>, request: &mut Request) -> Option<usize> {
+        let Request { op, offset, flags, .. } = *request;
+        let memory = request.memory.as_ref()?;
+        let is_right = op == RequestOp::Write || (op == RequestOp::Read && memory.is_writable());
+        if !is_right || self.broken.is_some() || !self.table.has_room() {
+            return None;
+        }
+        let (length, address) = (to_u64(memory.len()), memory.as_ptr().addr());
+        let range = plain(target, op, (offset.get(), length), &self.policies.route)?;
+        let site = plain_site(target, range, address)?;
+        if self.flight.is_too_large_to_poll(target, length) {
+            return None;
+        }
+        let order = Order { op, range, flags };
+        let entry = self.enter_lock(target, &order, false)?;
+        let buf = request.memory.take()?;
+        Some(self.begin_single(target, &order, buf, (site, entry)))
+    }
+
+    /// Starts any other request.
+    #[inline(never)]
+    fn start_other(
         &mut self,
         target: &Arc<Target>,
         request: &mut Request,
@@ -38,15 +76,7 @@ impl Core {
         let Request { op, offset, flags, .. } = *request;
         let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
         let range = (offset.get(), length);
-        let is_right = match &request.memory {
-            None => !op.is_transfer(),
-            Some(memory) => {
-                op == RequestOp::Write || (op == RequestOp::Read && memory.is_writable())
-            }
-        };
-        if !is_right || self.broken.is_some() || !self.table.has_room() {
-            self.check_start(request, range)?;
-        }
+        self.check_start(request, range)?;
         let route = self.policies.route;
         let admitted = check(target, op, range, route).map_err(Box::new)?;
         let site = request.memory.as_ref().and_then(|memory| {
@@ -56,14 +86,10 @@ impl Core {
         let site = site.filter(|_| !self.flight.is_too_large_to_poll(target, length));
         let flags = note_route(target, op, admitted, route, flags);
         let order = Order { op, range: admitted.range, flags };
-        let place = self.take_in(target, &order, request.memory.take(), site);
-        let Core { completer, table, .. } = self;
-        completer.note_started(place, table);
-        Ok(place)
+        Ok(self.take_in(target, &order, request.memory.take(), site))
     }
 
     /// Refuses a request that the engine cannot take in now, or never.
-    #[cold]
     fn check_start(
         &mut self,
         request: &Request,
@@ -84,7 +110,7 @@ impl Core {
             let why = "the engine has lost its backend; take its results and open a new one";
             return refuse(AdmitErrorKind::BackendLost, why);
         }
-        if !self.make_room() {
+        if !(self.table.has_room() || self.make_room()) {
             let why = "the engine is full; take finished requests first";
             return refuse(AdmitErrorKind::Full, why);
         }
@@ -103,14 +129,26 @@ pub fn check(
     range: (u64, u64),
     route: RoutePolicy,
 ) -> Result<Admitted, AdmitError> {
-    let (offset, length) = range;
-    let asked = FileRange::new(offset, offset.saturating_add(length));
+    if let Some(range) = plain(target, op, range, &route) {
+        return Ok(Admitted { range, is_plain: true });
+    }
+    check_at_length(target, op, range, route)
+}
+
+/// Returns the range of a request that has bytes, in whole blocks, and that needs nothing but
+/// aligned memory to go to the file directly; `None` for any other.
+#[inline(always)]
+fn plain(
+    target: &Target,
+    op: RequestOp,
+    (offset, length): (u64, u64),
+    route: &RoutePolicy,
+) -> Option<FileRange> {
+    let end = offset.saturating_add(length);
     let bits = target.direct_mask(op == RequestOp::Write);
     let is_plain = op.is_transfer() && length > 0 && (offset | length) & bits == 0;
-    if is_plain && asked.end() <= FILE_SIZE_MAX && route == RoutePolicy::Direct {
-        return Ok(Admitted { range: asked, is_plain: true });
-    }
-    check_at_length(target, op, asked, range, route)
+    let is_direct = *route == RoutePolicy::Direct;
+    (is_plain && end <= FILE_SIZE_MAX && is_direct).then(|| FileRange::new(offset, end))
 }
 
 /// [`check`] for a request that is not plain.
@@ -118,10 +156,10 @@ pub fn check(
 fn check_at_length(
     target: &Target,
     op: RequestOp,
-    asked: FileRange,
     range: (u64, u64),
     route: RoutePolicy,
 ) -> Result<Admitted, AdmitError> {
+    let asked = FileRange::new(range.0, range.0.saturating_add(range.1));
     let (opened, why) = match op {
         RequestOp::Read => {
             (target.access.read, "the file is not open for reading; open it with read")

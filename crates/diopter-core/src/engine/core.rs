@@ -23,7 +23,7 @@ use crate::inode_lock::InodeLock;
 use crate::limits::{BOUNCE_BUFFERS_MAX, COMPLETION_SLICE, DEPTH_MIN, SEGMENTS_MAX, WAIT_SLICE};
 use crate::outside::Outside;
 use crate::policy::{DepthPolicy, Policies};
-use crate::request::{FinishedRequest, RequestId};
+use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::stripe::StridedRange;
 use crate::sync::Arc;
 
@@ -216,12 +216,14 @@ impl Core {
     pub(crate) fn take_all_finished(&mut self, done: &mut Vec<FinishedRequest>) {
         while !self.table.finished.is_empty() {
             let is_single = |place: &&usize| self.table.entries[**place].state == State::SingleDone;
-            let singles = self.table.finished.iter().take_while(is_single).count();
+            let singles = if self.is_timed {
+                0
+            } else {
+                self.table.finished.iter().take_while(is_single).count()
+            };
             // Of a known number, so that each is written where it stays.
-            done.extend((0..singles).map(|_| {
-                let place = self.table.finished.pop_front().expect("counted");
-                self.take_out_single(place)
-            }));
+            done.extend((0..singles).map(|n| self.take_out_single(self.table.finished[n])));
+            self.table.finished.drain(..singles);
             done.extend(self.table.finished.pop_front().map(|place| self.take_out(place)));
         }
         if self.completer.is_watching {
@@ -239,6 +241,19 @@ impl Core {
         };
         let place = self.table.finished.remove(index)?;
         Some(self.take_out(place))
+    }
+
+    /// Returns true for a read, and for a write or sync of which no bio was handed over.
+    pub fn may_be_cancelled(&self, id: RequestId) -> bool {
+        self.table.place_of(id).is_some_and(|place| {
+            let pending = &self.table.entries[place];
+            let is_submitted = if pending.state.is_single() {
+                !self.flight.is_in_backlog(place)
+            } else {
+                pending.timing.submitted != Nanos::default()
+            };
+            pending.op == RequestOp::Read || !is_submitted
+        })
     }
 
     /// Cancels a request, as far as that is possible.

@@ -88,7 +88,7 @@ impl Flight {
     pub(crate) fn add_single(
         &mut self,
         pending: &mut Pending,
-        bio: (BioId, ObjectHandle, u32),
+        bio: (BioId, ObjectHandle, u64),
         has_share: bool,
     ) {
         self.push(bio.0.index(), pending, bio, has_share);
@@ -99,7 +99,7 @@ impl Flight {
         &mut self,
         request: usize,
         pending: &mut Pending,
-        (id, object, length): (BioId, ObjectHandle, u32),
+        (id, object, length): (BioId, ObjectHandle, u64),
         has_share: bool,
     ) {
         let is_large = self.large_bios.takes(length);
@@ -137,7 +137,7 @@ impl Flight {
         (runs, has_share): (StridedRange, bool),
     ) {
         let id = self.slab.build(spec).expect("the caller has seen a vacancy");
-        self.push(place, pending, (id, spec.object.handle(), spec.length()), has_share);
+        self.push(place, pending, (id, spec.object.handle(), spec.length().into()), has_share);
         self.runs[id.index()] = runs;
     }
 
@@ -185,6 +185,12 @@ impl Flight {
         to_u32(to_u64(untried.len()))
     }
 
+    /// Returns true if a bio of the request at `place` was not handed over.
+    pub(crate) fn is_in_backlog(&self, place: usize) -> bool {
+        let mut waiting = self.backlog.iter().chain(&self.large_bios.kept_back);
+        waiting.any(|id| self.notes[id.index()].request == place)
+    }
+
     /// Takes the bios of the request at `place` back out of the backlog.
     pub(crate) fn take_from_backlog(&mut self, place: usize) -> Vec<BioId> {
         let notes = &self.notes;
@@ -200,17 +206,19 @@ impl Flight {
     }
 
     /// Hands built bios to the backend, oldest first, as many as depth and backend take. Calls
-    /// `on_handed` with the place of each one's request, and true if the backend took it.
+    /// `on_handed` with the place of the request of each bio, and true if the backend took the bio;
+    /// perhaps not for the only bio of a request of which no clock is read.
     pub(crate) fn hand_over(
         &mut self,
         backend: &mut dyn Backend,
-        depth: DepthPolicy,
+        (depth, is_timed): (DepthPolicy, bool),
         mut on_handed: impl FnMut(usize, bool),
     ) {
         let depth = depth_of(backend, depth);
         if self.large_bios.is_waiting() {
             return self.hand_over_in_part(backend, on_handed);
         }
+        let operations = self.slab.shape().operations as usize;
         while !self.backlog.is_empty() {
             let room = depth.saturating_sub(backend.held()) as usize;
             let offered = &self.backlog[..self.backlog.len().min(room)];
@@ -219,7 +227,9 @@ impl Flight {
                 return;
             }
             for id in &offered[..accepted] {
-                on_handed(self.notes[id.index()].request, true);
+                if is_timed || id.index() >= operations {
+                    on_handed(self.notes[id.index()].request, true);
+                }
             }
             self.backlog.drain(..accepted);
         }

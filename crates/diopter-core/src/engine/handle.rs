@@ -14,11 +14,11 @@ use crate::clock;
 use crate::completion::{Completion, CompletionCounters};
 use crate::engine::core::{Core, assemble, slab_shape};
 use crate::engine::depth::DepthReport;
-use crate::engine::event;
 use crate::engine::options::{BackendChoice, EngineOptions};
 use crate::engine::target::Target;
 use crate::engine::this_thread::{self, ThreadEngine};
 use crate::engine::wait::{Deadline, turn_wait};
+use crate::engine::{event, id};
 use crate::error::{BackendError, SetupError};
 use crate::limits::{COMPLETION_BUDGET, REQUESTS_MAX};
 use crate::outside::Outside;
@@ -164,10 +164,10 @@ impl Engine {
         completion: Completion,
     ) -> Result<RequestId, (Box<Refused>, Completion)> {
         let mut core = self.core();
-        match start_at(&mut core, target.as_ref(), request) {
-            Ok(place) => {
-                core.completer.attach(place, completion);
-                Ok(core.table.id_at(place))
+        match start_on(&mut core, target.as_ref(), request) {
+            Ok(id) => {
+                core.completer.attach(id::place_of(id), completion);
+                Ok(id)
             }
             Err(refused) => Err((refused, completion)),
         }
@@ -438,18 +438,9 @@ pub fn start_on(
     target: &Arc<Target>,
     request: Request,
 ) -> Result<RequestId, Box<Refused>> {
-    start_at(core, target, request).map(|place| core.table.id_at(place))
-}
-
-/// [`start_on`], which returns the request's place in the engine's table.
-#[inline]
-pub fn start_at(
-    core: &mut Core,
-    target: &Arc<Target>,
-    mut request: Request,
-) -> Result<usize, Box<Refused>> {
+    let mut request = request;
     match core.start(target, &mut request) {
-        Ok(place) => Ok(place),
+        Ok(id) => Ok(id),
         Err(error) => Err(Box::new(Refused { error: *error, request })),
     }
 }

@@ -38,8 +38,9 @@ pub(super) fn after(id: u64) -> u64 {
     if next % BLOCK >= PLACES { next } else { first() + id % PLACES }
 }
 
-/// Returns the place of a request, if it is one of this engine.
+/// Returns the place of a request in the table of its engine.
 #[inline(always)]
-pub(super) fn place_of(id: RequestId) -> usize {
+#[must_use]
+pub fn place_of(id: RequestId) -> usize {
     to_usize(id.0 % PLACES)
 }

@@ -12,7 +12,7 @@ use crate::limits::BULK_BYTES_MIN;
 /// The large bios of one engine.
 pub struct LargeBios {
     /// Bytes from which on a bio is large; none is, where nothing is kept back.
-    bytes_min: u32,
+    bytes_min: u64,
     controller: DepthController,
     /// Built, and kept back by the depth; oldest first.
     pub(super) kept_back: VecDeque<BioId>,
@@ -35,7 +35,7 @@ impl LargeBios {
     /// `is_on`.
     pub fn new(is_on: bool, bios: u32) -> LargeBios {
         LargeBios {
-            bytes_min: if is_on { BULK_BYTES_MIN } else { u32::MAX },
+            bytes_min: if is_on { BULK_BYTES_MIN.into() } else { u64::MAX },
             controller: DepthController::new(bios),
             kept_back: VecDeque::new(),
             is_in_backlog: false,
@@ -50,7 +50,7 @@ impl LargeBios {
 
     /// Returns true if a bio of `length` bytes, which goes into the backlog, is a large one.
     #[inline]
-    pub fn takes(&mut self, length: u32) -> bool {
+    pub fn takes(&mut self, length: u64) -> bool {
         let is_large = length >= self.bytes_min;
         if is_large {
             self.is_in_backlog = true;
@@ -66,7 +66,7 @@ impl LargeBios {
 
     /// Something is not built because its object has its share of the depth.
     pub fn note_share(&mut self) {
-        self.has_share_full = self.bytes_min != u32::MAX;
+        self.has_share_full = self.bytes_min != u64::MAX;
     }
 
     /// How many may be in the device.

@@ -29,7 +29,7 @@ mod lock;
 mod phase;
 
 pub mod options;
-mod id;
+pub mod id;
 mod table;
 mod job;
 mod completer;
@@ -53,7 +53,7 @@ mod tests;
 
 pub use blocking::blocking_order;
 pub use core::Core;
-pub use handle::{Engine, start_at, start_on};
+pub use handle::{Engine, start_on};
 pub use movable::{Entered, MovableCore};
 pub use options::{BackendChoice, EngineOptions};
 pub use scope::{Scope, ScopedRequest};

@@ -361,9 +361,17 @@ impl Pending {
         *stripe_size = target.striping().map_or(0, Striping::stripe_size);
     }
 
+    /// Notes that a bio of it was handed over, where no clock was read for that.
+    pub(crate) fn note_submitted(&mut self) {
+        if self.timing.submitted == Nanos::default() {
+            self.timing.submitted = Nanos(1);
+        }
+    }
+
     /// A single one whose bio did all, as any other request reports it.
     #[cold]
     pub(crate) fn end_single(&mut self) {
+        self.note_submitted();
         self.at = self.range.end();
         self.report.route = Route::all_direct(self.range.length());
         (self.report.failure, self.report.stopped) = (None, None);

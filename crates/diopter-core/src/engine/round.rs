@@ -136,7 +136,8 @@ impl Core {
             self.fail_all();
             return true;
         }
-        self.flight.hand_over(&mut *self.backend, self.policies.depth, |request, is_submitted| {
+        let how = (self.policies.depth, self.is_timed);
+        self.flight.hand_over(&mut *self.backend, how, |request, is_submitted| {
             let timing = &mut self.table.entries[request].timing;
             if timing.started == Nanos::default() {
                 timing.started = self.now;
@@ -217,6 +218,7 @@ impl Core {
     pub fn take_out(&mut self, place: usize) -> FinishedRequest {
         let finished = self.take_out_single(place);
         let pending = &mut self.table.entries[place];
+        let finished = if self.is_timed { finished.timed(pending.timing) } else { finished };
         if pending.state == State::SingleDone {
             return finished;
         }

@@ -25,7 +25,7 @@ use crate::sync::Arc;
 use crate::units::{Bytes, FileRange, is_aligned, to_u32, to_u64, to_usize};
 
 /// What a request of one bio has entered: its lock, and the share of its object.
-struct Entry {
+pub(super) struct Entry {
     hold: Option<Hold>,
     has_share: bool,
 }
@@ -47,14 +47,17 @@ pub(crate) fn single_site<'t>(
     policies: &Policies,
 ) -> Option<BioSite<'t>> {
     let Admitted { range, is_plain } = admitted;
+    let site = plain_site(target, range, address)?;
+    if is_plain { Some(site) } else { mapped_site(target, (op, range), policies) }
+}
+
+/// The bio of a plain request, if it is a single one.
+#[inline(always)]
+pub(super) fn plain_site(target: &Target, range: FileRange, address: usize) -> Option<BioSite<'_>> {
     let is_one = !range.is_empty() && range.length() <= u64::from(BIO_BYTES_MAX);
-    if !is_one || !is_aligned(to_u64(address), target.blocks.memory) {
-        return None;
-    }
-    if is_plain {
-        return Some(BioSite { object: target.first(), offset: range.start() });
-    }
-    mapped_site(target, (op, range), policies)
+    let is_aligned = is_aligned(to_u64(address), target.blocks.memory);
+    let site = BioSite { object: target.first(), offset: range.start() };
+    (is_one && is_aligned).then_some(site)
 }
 
 /// The same where the bytes may lie elsewhere, or more is to be done.
@@ -127,7 +130,6 @@ impl Core {
 
     /// Takes an admitted request in; the caller has checked `Table::has_room`. A request with a site
     /// is built right away. Returns its place in the table.
-    #[inline(always)]
     pub(crate) fn take_in(
         &mut self,
         target: &Arc<Target>,
@@ -154,7 +156,6 @@ impl Core {
 
     /// Enters the lock of a write, and the share of an object that has one; `None` if a single bio
     /// cannot be started there now.
-    #[inline(always)]
     fn enter_site(&mut self, target: &Target, order: &Order, site: BioSite<'_>) -> Option<Entry> {
         let flight = &mut self.flight;
         let share = share_of(target, &self.policies, flight, order.range.length());
@@ -162,7 +163,18 @@ impl Core {
             flight.large_bios.note_share();
             return None;
         }
-        let mut entry = Entry { hold: None, has_share: share.is_some() };
+        self.enter_lock(target, order, share.is_some())
+    }
+
+    /// Enters the lock of a write.
+    #[inline(always)]
+    pub(super) fn enter_lock(
+        &self,
+        target: &Target,
+        order: &Order,
+        has_share: bool,
+    ) -> Option<Entry> {
+        let mut entry = Entry { hold: None, has_share };
         if order.op == RequestOp::Write {
             let (inode_lock, start) = (target.inode_lock(), order.range.start());
             let pass = inode_lock.try_lock_shared(target.touched(order.range), self.shard)?;
@@ -177,7 +189,7 @@ impl Core {
 
     /// Starts a request as one bio on its own memory.
     #[inline(always)]
-    fn begin_single(
+    pub(super) fn begin_single(
         &mut self,
         target: &Arc<Target>,
         order: &Order,
@@ -195,7 +207,7 @@ impl Core {
             pending.hold = entry.hold;
         }
         pending.state = State::Single;
-        let length = to_u32(order.range.length());
+        let length = order.range.length();
         self.flight.add_single(pending, (id, object.handle(), length), entry.has_share);
         place
     }
@@ -249,7 +261,7 @@ impl Core {
         pending.hold = entry.hold;
         pending.window.bounce = Some(bounce);
         pending.state = State::SingleBounced;
-        self.flight.add_single(pending, (id, object.handle(), to_u32(length)), entry.has_share);
+        self.flight.add_single(pending, (id, object.handle(), length), entry.has_share);
         true
     }
 
@@ -302,7 +314,7 @@ impl Core {
         true
     }
 
-    /// The same for one whose only bio did all.
+    /// Takes a request out of the table, as one whose only bio did all and whose time is not taken.
     #[inline(always)]
     pub(super) fn take_out_single(&mut self, place: usize) -> FinishedRequest {
         self.table.free.push(place);
@@ -310,11 +322,7 @@ impl Core {
         let pending = &mut self.table.entries[place];
         let range = pending.range;
         let name = (RequestId(std::mem::take(&mut pending.id)), pending.op);
-        let mut finished = FinishedRequest::whole(name, range, memory);
-        if self.is_timed {
-            finished.set_timing(pending.timing);
-        }
-        finished
+        FinishedRequest::whole(name, range, memory)
     }
 }
 

@@ -4,14 +4,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::clock::Nanos;
 use crate::engine::flight::Flight;
 use crate::engine::id;
 use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::engine::targets::Targets;
 use crate::inode_lock::InodeLock;
-use crate::request::{RequestId, RequestOp};
+use crate::request::RequestId;
 use crate::stripe::StridedRange;
 use crate::sync::Arc;
 
@@ -140,19 +139,14 @@ impl Table {
         self.unreturned() - self.finished.len() - filed
     }
 
-    /// Returns true for a read, and for a write or sync of which no bio was handed over.
-    pub fn may_be_cancelled(&self, id: RequestId) -> bool {
-        self.place_of(id).is_some_and(|place| {
-            let pending = &self.entries[place];
-            pending.op == RequestOp::Read || pending.timing.submitted == Nanos::default()
-        })
-    }
-
     /// Makes a request of a single bio one that has phases, for it needs more than that bio.
     #[cold]
     pub(crate) fn leave_fast_path(&mut self, place: usize, flight: &mut Flight) {
         let pending = &mut self.entries[place];
         let target = self.targets.get(pending.target.expect("an occupied place"));
+        if !flight.is_in_backlog(place) {
+            pending.note_submitted();
+        }
         pending.leave_fast_path(target);
         flight.note_runs(place, StridedRange::one(pending.range));
     }

@@ -18,7 +18,7 @@ use diopter_core::backend::{Register, Wait};
 #[cfg(feature = "tokio")]
 use diopter_core::engine::MovableCore;
 use diopter_core::engine::wait::Deadline;
-use diopter_core::engine::{Core, Engine, EngineOptions, reap_shared, start_at};
+use diopter_core::engine::{Core, Engine, EngineOptions, id, reap_shared, start_on};
 use diopter_core::error::SetupError;
 use diopter_core::limits::{FUTURE_SLICE, TEARDOWN_WAIT_MAX};
 use diopter_core::outside::Outside;
@@ -155,7 +155,7 @@ impl<E: DriverEngine> Driver<E> {
         self.queue.extend(submissions.arrived.drain(..));
         for id in submissions.abandoned.iter().filter_map(|operation| operation.abandoned_id()) {
             let mut core = self.engine.core();
-            if core.table.may_be_cancelled(id) {
+            if core.may_be_cancelled(id) {
                 core.cancel(id);
             }
         }
@@ -220,9 +220,9 @@ impl<E: DriverEngine> Driver<E> {
             let Some(operation) = self.queue.pop_front() else { return };
             let mut at = None;
             let offer = operation.offer(|target, request| {
-                let place = start_at(&mut core, target, request)?;
-                at = Some(place);
-                Ok(core.table.id_at(place))
+                let id = start_on(&mut core, target, request)?;
+                at = Some(id::place_of(id));
+                Ok(id)
             });
             match offer {
                 StartResult::Taken => {}
