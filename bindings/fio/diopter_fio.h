@@ -23,6 +23,7 @@ struct diopter_fio_options {
 	const char *backend;
 	const char *preset;
 	int registers;		/* memory and files, where the kernel permits it */
+	unsigned int in_flight;	/* requests of the engine at once: iodepth= */
 };
 
 /* How a file is opened. */

@@ -182,6 +182,7 @@ static int diopter_init(struct thread_data *td)
 		.backend = o->backend,
 		.preset = o->preset,
 		.registers = o->registers,
+		.in_flight = td->o.iodepth,
 	};
 	data = calloc(1, sizeof(*data) + td->o.iodepth * sizeof(data->queued[0]));
 	if (!data)

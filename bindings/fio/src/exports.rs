@@ -31,6 +31,7 @@ pub struct COptions {
     backend: *const c_char,
     preset: *const c_char,
     registers: c_int,
+    in_flight: c_uint,
 }
 
 #[repr(C)]
@@ -107,7 +108,8 @@ pub unsafe extern "C" fn diopter_fio_job_new(
     let backend = owned(unsafe { text(options.backend) });
     // SAFETY: a string of fio's options, or null.
     let preset = owned(unsafe { text(options.preset) });
-    let options = Options { backend, preset, registers: options.registers != 0 };
+    let (registers, in_flight) = (options.registers != 0, options.in_flight);
+    let options = Options { backend, preset, registers, in_flight };
     let work = || {
         *job = Box::into_raw(Box::new(Job::new(options)?));
         Ok(())

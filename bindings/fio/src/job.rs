@@ -28,6 +28,8 @@ pub struct Options {
     pub preset: String,
     /// Memory and files are registered with the kernel, where it permits that.
     pub registers: bool,
+    /// Requests at once; beyond what an engine can have, fio waits for earlier ones.
+    pub in_flight: u32,
 }
 
 /// An address of fio's, returned with the result of its request and used for nothing else.
@@ -115,7 +117,9 @@ impl Job {
         let backend = options.backend.parse().map_err(|why: String| Failure::new(EINVAL, why))?;
         let preset = preset_of(&options.preset)?;
         let policies = preset.policies();
-        let engine = Engine::new(EngineOptions { backend, policies, ..EngineOptions::DEFAULT });
+        let in_flight = options.in_flight.clamp(1, EngineOptions::IN_FLIGHT_MAX);
+        let engine = EngineOptions { backend, policies, ..EngineOptions::DEFAULT };
+        let engine = Engine::new(engine.in_flight(in_flight));
         Ok(Job {
             engine: engine.map_err(Failure::of)?,
             in_flight: HashMap::default(),
@@ -331,4 +335,24 @@ fn preset_of(name: &str) -> Result<Preset, Failure> {
         let message = format!("no preset is called {name}: use one of {}", names.join(", "));
         Failure::new(EINVAL, message)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_engine_of_a_job_has_as_many_requests_as_its_iodepth() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        let file = File::try_from(file).expect("a file");
+        for (iodepth, expected) in [(0, 1), (1, 1), (300, 300), (1_000_000, 4096)] {
+            let (backend, preset) = ("threads".to_owned(), Preset::ALL[0].name().to_owned());
+            let options = Options { backend, preset, registers: false, in_flight: iodepth };
+            let Ok(mut job) = Job::new(options) else { unreachable!("threads always work") };
+            let (none, tag) = ((std::ptr::null_mut(), 0), std::ptr::null_mut());
+            let mut start = || job.start(&file, (Op::DataSync, 0), none, tag);
+            assert!((0..expected).all(|_| start().is_ok()), "{iodepth}");
+            assert!(matches!(start(), Err(NotStarted::Busy)), "{iodepth}");
+        }
+    }
 }

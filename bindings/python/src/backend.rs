@@ -1,5 +1,6 @@
-//! The backend of engines that are made from now on: for tests under tools that io_uring ends.
+//! The options of engines that are made from now on.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use diopter::engine::use_for_futures;
@@ -9,13 +10,32 @@ use pyo3::prelude::*;
 
 static BACKEND: Mutex<BackendKind> = Mutex::new(BackendKind::Auto);
 
+static IN_FLIGHT: AtomicU32 = AtomicU32::new(0);
+
 /// Returns the options of the engine of an event loop.
 pub fn options() -> EngineOptions {
     let backend = *BACKEND.lock().unwrap_or_else(PoisonError::into_inner);
-    EngineOptions { backend, ..EngineOptions::default() }
+    let options = EngineOptions { backend, ..EngineOptions::default() };
+    match IN_FLIGHT.load(Ordering::Relaxed) {
+        0 => options,
+        requests => options.in_flight(requests),
+    }
 }
 
-/// Sets the backend, `auto`, `uring`, `aio` or `threads`, of this thread, of event loops that have
+/// Sets how many requests the engine of an event loop has at once. An event loop that has made a
+/// request keeps its engine; further requests of a loop wait for earlier ones.
+#[pyfunction]
+pub fn set_in_flight(requests: u32) -> PyResult<()> {
+    let most = EngineOptions::IN_FLIGHT_MAX;
+    if !(1..=most).contains(&requests) {
+        let why = format!("an engine has 1 to {most} requests in flight, not {requests}");
+        return Err(PyValueError::new_err(why));
+    }
+    IN_FLIGHT.store(requests, Ordering::Relaxed);
+    Ok(())
+}
+
+/// For tests under tools that io_uring ends. Sets the backend, `auto`, `uring`, `aio` or `threads`, of this thread, of event loops that have
 /// made no request, and of threads that serve long calls.
 #[pyfunction]
 pub fn use_backend(name: &str) -> PyResult<()> {

@@ -10,7 +10,7 @@ mod _native {
     #[pymodule_export]
     use crate::abandoned::AbandonedWrite;
     #[pymodule_export]
-    use crate::backend::use_backend;
+    use crate::backend::{set_in_flight, use_backend};
     #[pymodule_export]
     use crate::error::PyOutcome;
     #[pymodule_export]

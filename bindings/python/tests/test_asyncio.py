@@ -44,6 +44,27 @@ def test_transfers(path: pathlib.Path) -> None:
     asyncio.run(run())
 
 
+def test_many_requests_at_once(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
+    path.write_bytes(content(4 * MIB))
+
+    async def run() -> None:
+        with diopter_io.open(path) as file:
+            offsets = [4097 * n for n in range(1000)]
+            parts = await asyncio.gather(*(file.read_at_async(100, at) for at in offsets))
+            expected = content(4 * MIB)
+            assert parts == [expected[at : at + 100] for at in offsets]
+
+    try:
+        for requests in (1, 1024, 4096):
+            diopter_io.set_in_flight(requests)
+            asyncio.run(run())
+        for requests in (0, 4097):
+            with pytest.raises(ValueError, match="1 to 4096"):
+                diopter_io.set_in_flight(requests)
+    finally:
+        diopter_io.set_in_flight(128)
+
+
 def test_requests_complete_where_no_signal_comes(
     path: pathlib.Path, content: Callable[[int], bytes]
 ) -> None:

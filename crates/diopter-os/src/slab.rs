@@ -1,7 +1,7 @@
 //! `Slab`: bios in flight and the memory they use, in preallocated tables. It keeps the promise of
 //! the crate's first page: memory leaves only when nothing else may touch it.
 
-use std::cell::{Cell, RefCell, UnsafeCell};
+use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub use bytes::AlignmentBits;
 pub use local::{LocalBio, LocalBios};
 use objects::{NOWHERE, Objects};
 use places::Places;
-use tables::{Slot, Stamp, State, Tables, Use, write_segment};
+use tables::{NO_SEGMENT, Slot, Stamp, State, Tables, Use, write_segment};
 use user::User;
 
 /// Capacity of a slab; fixed at construction, so nothing is allocated per bio.
@@ -69,18 +69,16 @@ impl Slab {
         assert!((1..=1024).contains(&shape.segments_per_bio), "1 to IOV_MAX segments");
         let (object, flags) = (OpenObject::simulated(0).handle(), RwFlags::NONE);
         let nothing = BioSpec { op: Op::SyncData, object, offset: 0, span: None, flags };
-        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let slot = |index| Slot {
             stamp: Cell::new(Stamp::new(0, State::Free)),
             index,
             segments: Cell::new(0),
             is_own: Cell::new(false),
             object: Cell::new(NOWHERE),
-            only: UnsafeCell::new(empty),
+            only: UnsafeCell::new(NO_SEGMENT),
             spec: Cell::new(nothing),
         };
         let unused = || Use { generation: Cell::new(0), held: Cell::new(0) };
-        let segments = shape.bios as usize * shape.segments_per_bio as usize;
         let (slots, memories) = (shape.slots(), shape.operations + shape.memories);
         Slab(Arc::new(Tables {
             user: User::this_thread(),
@@ -92,7 +90,7 @@ impl Slab {
             memories: RefCell::new((0..memories).map(|_| Memory::vacant()).collect()),
             memories_free: Places::all_free(shape.operations..memories),
             objects: Objects::new(slots),
-            iovecs: (0..segments).map(|_| UnsafeCell::new(empty)).collect(),
+            iovecs: (0..shape.bios).map(|_| OnceCell::new()).collect(),
             held: Cell::new(0),
             has_servers: Cell::new(false),
         }))
@@ -440,8 +438,11 @@ impl Slab {
         let this = self.here();
         let slot = this.slot(id);
         let count = slot.segments.get();
-        let first = if count == 1 { &slot.only } else { &this.iovecs[this.arena(id.index)] };
-        (first.get().cast_const(), count)
+        if count <= 1 {
+            return (slot.only.get().cast_const(), count);
+        }
+        let segments = this.segments(id.index).get().expect("it has several");
+        (segments.as_ptr().cast(), count)
     }
 }
 

@@ -10,6 +10,7 @@ b'offset'
 
 from __future__ import annotations
 
+from ._asyncio import set_in_flight
 from ._files import File, Reader, Writer, open, outcome
 from ._native import AbandonedWrite, Buffer, Outcome
 from ._tensors import load_safetensors, save_safetensors
@@ -30,5 +31,6 @@ __all__ = [
     "outcome",
     "probe",
     "save_safetensors",
+    "set_in_flight",
     "stripe_create",
 ]

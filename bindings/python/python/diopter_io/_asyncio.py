@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 
 
+def set_in_flight(requests: int) -> None:
+    """Set how many requests an event loop has in its device at once: 1 to 4096, 128 by default.
+
+    It applies to event loops that make their first request afterwards. More requests of a loop wait
+    for earlier ones. Raises ``ValueError`` for any other number.
+    """
+    _native.set_in_flight(requests)
+
+
 class _Driver:
     """The engine of a loop, which the loop calls when its eventfd is readable."""
 

@@ -48,7 +48,11 @@ impl EngineOptions {
         in_flight: REQUESTS_MAX,
     };
 
-    /// Sets how many requests the engine has at once, 1 to [`IN_FLIGHT_MAX`]; 128 by default. As
+    /// The most requests that an engine has at once.
+    pub const IN_FLIGHT_MAX: u32 = IN_FLIGHT_MAX;
+
+    /// Sets how many requests the engine has at once, 1 to
+    /// [`IN_FLIGHT_MAX`](EngineOptions::IN_FLIGHT_MAX); 128 by default. As
     /// many bios are in its device at once, 16 at least, where the kernel has room for them. The
     /// memory of the engine is in proportion, and is allocated with the engine.
     /// [`Engine::new`](crate::engine::Engine::new) refuses any other number; the engines behind

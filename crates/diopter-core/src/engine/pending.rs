@@ -330,7 +330,7 @@ impl Pending {
     }
 
     /// Has the next but one request at the place begin a block of ids; returns the id of the next.
-    #[cfg(test)]
+    #[cfg(all(test, not(any(diopter_loom, shuttle))))]
     pub(crate) fn id_before_a_block_ends(&mut self) -> u64 {
         use crate::{limits::IN_FLIGHT_MAX, request::RequestId, units::to_u64};
         let place = to_u64(id::place_of(RequestId(self.next_id)));

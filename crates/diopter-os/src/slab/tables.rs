@@ -1,6 +1,6 @@
 //! `Tables`: the state that all handles of a slab share.
 
-use std::cell::{Cell, RefCell, UnsafeCell};
+use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
 
 use super::SlabShape;
 use super::objects::Objects;
@@ -68,6 +68,9 @@ pub(super) struct Use {
     pub(super) held: Cell<u32>,
 }
 
+/// The segments of a bio that has several.
+pub(super) type Segments = Box<[UnsafeCell<libc::iovec>]>;
+
 /// The state of a slab.
 pub(crate) struct Tables {
     pub(super) user: User,
@@ -80,8 +83,8 @@ pub(crate) struct Tables {
     pub(super) memories: RefCell<Vec<Memory>>,
     pub(super) memories_free: Places,
     pub(super) objects: Objects,
-    /// The segments of each bio that has several.
-    pub(super) iovecs: Box<[UnsafeCell<libc::iovec>]>,
+    /// The segments of each bio that has several, allocated with the first such bio of the slot.
+    pub(super) iovecs: Box<[OnceCell<Segments>]>,
     pub(super) held: Cell<u32>,
     /// True once a bio was built for an object of a server.
     pub(super) has_servers: Cell<bool>,
@@ -230,11 +233,14 @@ impl Tables {
     /// `arena` is the index of the slot if it has room for several segments.
     #[cold]
     fn write_many(&self, arena: Option<u32>, slot: &Slot, memory: &Memory, span: &Span) -> u32 {
-        let base = self.arena(arena.expect("the bio of an operation has one segment"));
+        let index = arena.expect("the bio of an operation has one segment");
+        let segments = self.segments(index).get_or_init(|| {
+            (0..self.shape.segments_per_bio).map(|_| UnsafeCell::new(NO_SEGMENT)).collect()
+        });
         let mut count = 0;
         for piece in pieces_of(memory, span) {
             assert!(count < self.shape.segments_per_bio, "segments fit one bio");
-            write_segment(&self.iovecs[base + count as usize], piece);
+            write_segment(&segments[count as usize], piece);
             count += 1;
         }
         if count == 1 {
@@ -244,10 +250,9 @@ impl Tables {
         count
     }
 
-    /// Returns the index of the first segment of a bio that has several.
-    pub(super) fn arena(&self, index: u32) -> usize {
-        let bio = index - self.shape.operations;
-        bio as usize * self.shape.segments_per_bio as usize
+    /// Returns the segments of the slot of a bio that may have several.
+    pub(super) fn segments(&self, index: u32) -> &OnceCell<Segments> {
+        &self.iovecs[(index - self.shape.operations) as usize]
     }
 
     /// Returns the slot of a bio in `state`.
@@ -270,6 +275,9 @@ impl Tables {
         slot
     }
 }
+
+pub(super) const NO_SEGMENT: libc::iovec =
+    libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 /// Writes a segment of a bio that is being built.
 #[inline]

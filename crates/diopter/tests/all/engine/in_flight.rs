@@ -2,7 +2,7 @@
 
 use diopter::engine::DepthPolicy;
 use diopter::{AdmitErrorKind, BackendKind, EngineOptions, Errno, Policies, Request};
-use diopter_core::backend::sim::{Disk, Sim, SimConfig, World};
+use diopter_core::backend::sim::{Disk, Null, Sim, SimConfig, World};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::limits::IN_FLIGHT_MAX;
@@ -46,6 +46,24 @@ fn an_engine_of_any_size_holds_as_many_requests_and_refuses_one_more_whole() {
         }
         assert!(done.iter().all(|finished| finished.result.is_ok()));
     }
+}
+
+/// The bounce buffers, a pool of one size, and what the simulator allocates are not counted.
+#[test]
+fn a_request_of_an_engine_takes_less_than_2_kib() {
+    let bytes_of = |requests: u32| {
+        let mut engine = None;
+        let measured = allocation_counter::measure(|| {
+            let slab = Engine::slab_for(requests);
+            let null = Box::new(Null::new(&slab, 1));
+            engine = Some(Engine::on_backend(slab, null, Policies::default()));
+        });
+        drop(engine);
+        measured.bytes_current
+    };
+    let (few, many) = (bytes_of(128), bytes_of(4096));
+    let each = (many - few) / (4096 - 128);
+    assert!((1000..=2048).contains(&each), "{each} bytes");
 }
 
 #[test]
