@@ -8,6 +8,7 @@ mod repo;
 
 mod fio;
 mod ground;
+mod instructions;
 mod loops;
 mod null_loop;
 mod options;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let ended = match arguments.split_first() {
         Some((first, rest)) if first == "side" => own::main(rest).map(|()| ExitCode::SUCCESS),
+        Some((first, rest)) if first == "instructions" => instructions::main(rest),
         _ => numbers(arguments),
     };
     ended.unwrap_or_else(|message| {

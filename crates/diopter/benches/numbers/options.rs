@@ -16,6 +16,8 @@ ROW is a group, or a part of a row's name; without one, all rows are measured.
   --dir DIR         where the rows on a disk put their files (the temporary directory)
   --json FILE       all samples, for programs
 
+`make bench ROWS=instructions` alone counts the instructions of a queued read, with valgrind.
+
 The exit status is 1 when a measured row is not reached, 2 when nothing could be run.
 ";
 
