@@ -106,6 +106,9 @@ fn on_a_full_file_system_a_copy_is_whole_or_an_error() {
     shared.matrix.finish();
 }
 
+/// Cells on one file system.
+const CELLS_OF_VOLUME: usize = 100;
+
 /// Things that the cells of a run share.
 struct Shared<'a> {
     matrix: Matrix,
@@ -115,11 +118,13 @@ struct Shared<'a> {
 }
 
 impl Shared<'_> {
-    /// Runs cells one after the other on a new file system.
+    /// Runs cells one after the other, on a new file system after each [`CELLS_OF_VOLUME`]: btrfs
+    /// gives metadata back late, and what one cell leaves must not decide a much later one.
     fn run_on(&self, kind: &'static Kind, cells: &[&Cell]) {
-        if cells.is_empty() {
-            return;
-        }
+        cells.chunks(CELLS_OF_VOLUME).for_each(|cells| self.run_on_one(kind, cells));
+    }
+
+    fn run_on_one(&self, kind: &'static Kind, cells: &[&Cell]) {
         let Some(volume) = Volume::new(kind) else { return };
         let objects = self.scratch.join(format!("objects-{}", kind.name));
         let (sources, built) = (&self.sources, &self.built);
