@@ -62,7 +62,7 @@ impl Memory {
     }
 
     /// Takes a buffer in; returns its range.
-    #[inline]
+    #[inline(always)]
     pub fn adopt(&mut self, buf: AnyBuf) -> Piece {
         let header = buf.header();
         let piece = Piece { base: header.base.as_ptr(), length: header.length };

@@ -314,9 +314,10 @@ impl Slab {
         if !slot.stamp.get().is_free() || this.uses[place].held.get() > 0 {
             return None;
         }
-        let memory = &mut this.memories.borrow_mut()[place];
-        let buf = memory.take_owner()?;
-        this.vacate(slot.index, memory);
+        // A buffer is one piece: nothing else of the entry is to be emptied.
+        let buf = this.memories.borrow_mut()[place].take_owner()?;
+        let its = &this.uses[place];
+        its.generation.set(its.generation.get().wrapping_add(1));
         Some(buf)
     }
 

@@ -4,9 +4,10 @@ use diopter_os::{AnyBuf, RwFlags};
 
 use crate::engine::core::Core;
 use crate::engine::hybrid::Chosen;
+use crate::engine::id;
 use crate::engine::pending::Order;
 use crate::engine::route::is_buffered_by_policy;
-use crate::engine::single::{plain_site, single_site};
+use crate::engine::single::{Entry, plain_site, single_site};
 use crate::engine::target::Target;
 use crate::error::{AdmitError, AdmitErrorKind};
 use crate::limits::FILE_SIZE_MAX;
@@ -28,41 +29,45 @@ pub struct Admitted {
 
 impl Core {
     /// Admits a request and takes it in; returns its id. The memory stays with a request that is
-    /// refused.
-    #[inline]
+    /// refused. Inlined, because most callers have constants in the request.
+    #[inline(always)]
     pub(super) fn start(
         &mut self,
         target: &Arc<Target>,
         request: &mut Request,
     ) -> Result<RequestId, Box<AdmitError>> {
-        let place = match self.start_plain(target, request) {
-            Some(place) => place,
+        let id = match self.start_plain(target, request) {
+            Some(id) => id,
             None => self.start_other(target, request)?,
         };
-        let Core { completer, table, .. } = self;
-        completer.note_started(place, table);
-        Ok(table.id_at(place))
+        self.completer.note_started(id::place_of(id), &self.table);
+        Ok(id)
     }
 
     /// Starts a request that goes to the file as it is: whole blocks, aligned memory, one bio.
     /// `None` for any other, and if it cannot start now.
     #[inline(always)]
-    fn start_plain(&mut self, target: &Arc<Target>, request: &mut Request) -> Option<usize> {
-        let Request { op, offset, flags, .. } = *request;
+    fn start_plain(&mut self, target: &Arc<Target>, request: &mut Request) -> Option<RequestId> {
         let memory = request.memory.as_ref()?;
-        let is_right = op == RequestOp::Write || (op == RequestOp::Read && memory.is_writable());
-        if !is_right || self.broken.is_some() || !self.table.has_room() {
+        let is_write = match request.op {
+            RequestOp::Read if memory.is_writable() => false,
+            RequestOp::Write => true,
+            _ => return None,
+        };
+        if self.broken.is_some() || !self.table.has_room() {
             return None;
         }
         let (length, address) = (to_u64(memory.len()), memory.as_ptr().addr());
-        let range = plain(target, op, (offset.get(), length), &self.policies.route)?;
+        let range = (request.offset.get(), length);
+        let range = plain(target, is_write, range, &self.policies.route)?;
         let site = plain_site(target, range, address)?;
         if self.flight.is_too_large_to_poll(target, length) {
             return None;
         }
-        let order = Order { op, range, flags };
-        let entry = self.enter_lock(target, &order, false)?;
+        let order = Order { op: request.op, range, flags: request.flags };
+        let hold = if is_write { Some(self.enter_lock(target, range)?) } else { None };
         let buf = request.memory.take()?;
+        let entry = Entry { hold, has_share: false };
         Some(self.begin_single(target, &order, buf, (site, entry)))
     }
 
@@ -72,7 +77,7 @@ impl Core {
         &mut self,
         target: &Arc<Target>,
         request: &mut Request,
-    ) -> Result<usize, Box<AdmitError>> {
+    ) -> Result<RequestId, Box<AdmitError>> {
         let Request { op, offset, flags, .. } = *request;
         let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
         let range = (offset.get(), length);
@@ -129,25 +134,27 @@ pub fn check(
     range: (u64, u64),
     route: RoutePolicy,
 ) -> Result<Admitted, AdmitError> {
-    if let Some(range) = plain(target, op, range, &route) {
+    if op.is_transfer()
+        && let Some(range) = plain(target, op == RequestOp::Write, range, &route)
+    {
         return Ok(Admitted { range, is_plain: true });
     }
     check_at_length(target, op, range, route)
 }
 
-/// Returns the range of a request that has bytes, in whole blocks, and that needs nothing but
+/// Returns the range of a read or write that has bytes, in whole blocks, and that needs nothing but
 /// aligned memory to go to the file directly; `None` for any other.
 #[inline(always)]
 fn plain(
     target: &Target,
-    op: RequestOp,
+    is_write: bool,
     (offset, length): (u64, u64),
     route: &RoutePolicy,
 ) -> Option<FileRange> {
     let end = offset.saturating_add(length);
-    let bits = target.direct_mask(op == RequestOp::Write);
-    let is_plain = op.is_transfer() && length > 0 && (offset | length) & bits == 0;
-    let is_direct = *route == RoutePolicy::Direct;
+    let bits = target.direct_mask(is_write);
+    let is_plain = length > 0 && (offset | length) & bits == 0;
+    let is_direct = matches!(route, RoutePolicy::Direct);
     (is_plain && end <= FILE_SIZE_MAX && is_direct).then(|| FileRange::new(offset, end))
 }
 

@@ -115,6 +115,7 @@ impl Core {
                 notes: vec![BioNote::default(); bios],
                 runs: vec![StridedRange::default(); bios],
                 backlog: Vec::with_capacity(bios),
+                has_parts: false,
                 shares: Vec::with_capacity(bios),
                 large_bios: LargeBios::new(policies.depth == DepthPolicy::Auto, bios_max),
             },
@@ -203,7 +204,7 @@ impl Core {
 
     #[inline]
     pub(crate) fn take_finished(&mut self) -> Option<FinishedRequest> {
-        match self.table.finished.pop_front() {
+        match self.table.pop_finished() {
             Some(place) => Some(self.take_out(place)),
             None if self.completer.is_watching => {
                 self.completer.take_returned(None, &mut self.table)
@@ -214,18 +215,18 @@ impl Core {
 
     /// Adds every finished request to `done`.
     pub(crate) fn take_all_finished(&mut self, done: &mut Vec<FinishedRequest>) {
-        while !self.table.finished.is_empty() {
-            let is_single = |place: &&usize| self.table.entries[**place].state == State::SingleDone;
-            let singles = if self.is_timed {
-                0
-            } else {
-                self.table.finished.iter().take_while(is_single).count()
-            };
+        if self.table.all_finished_are_single() && !self.is_timed {
+            let mut finished = std::mem::take(&mut self.table.finished);
+            let (front, back) = finished.as_slices();
             // Of a known number, so that each is written where it stays.
-            done.extend((0..singles).map(|n| self.take_out_single(self.table.finished[n])));
-            self.table.finished.drain(..singles);
-            done.extend(self.table.finished.pop_front().map(|place| self.take_out(place)));
+            done.extend(front.iter().map(|place| self.take_out_single(*place)));
+            done.extend(back.iter().map(|place| self.take_out_single(*place)));
+            finished.clear();
+            self.table.finished = finished;
         }
+        done.extend(std::iter::from_fn(|| {
+            self.table.pop_finished().map(|place| self.take_out(place))
+        }));
         if self.completer.is_watching {
             done.extend(std::iter::from_fn(|| self.completer.take_returned(None, &mut self.table)));
         }
@@ -233,13 +234,9 @@ impl Core {
 
     /// The result of one request, if it has finished.
     pub(crate) fn take_finished_of(&mut self, id: RequestId) -> Option<FinishedRequest> {
-        let place = self.table.place_of(id);
-        let index = place
-            .and_then(|place| self.table.finished.iter().position(|finished| *finished == place));
-        let Some(index) = index else {
+        let Some(place) = self.table.remove_finished(id) else {
             return self.completer.take_returned(Some(id), &mut self.table);
         };
-        let place = self.table.finished.remove(index)?;
         Some(self.take_out(place))
     }
 

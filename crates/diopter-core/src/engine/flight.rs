@@ -34,6 +34,8 @@ pub struct Flight {
     pub(crate) runs: Vec<StridedRange>,
     /// Built and not accepted by the backend yet.
     pub(crate) backlog: Vec<BioId>,
+    /// The backlog may hold bios of requests that have others.
+    pub(super) has_parts: bool,
     /// Bios of each object of a striped file: a slow one must not take every place.
     pub(crate) shares: Vec<(ObjectHandle, u32)>,
     /// The large bios.
@@ -137,6 +139,7 @@ impl Flight {
         (runs, has_share): (StridedRange, bool),
     ) {
         let id = self.slab.build(spec).expect("the caller has seen a vacancy");
+        self.has_parts = true;
         self.push(place, pending, (id, spec.object.handle(), spec.length().into()), has_share);
         self.runs[id.index()] = runs;
     }
@@ -218,7 +221,6 @@ impl Flight {
         if self.large_bios.is_waiting() {
             return self.hand_over_in_part(backend, on_handed);
         }
-        let operations = self.slab.shape().operations as usize;
         while !self.backlog.is_empty() {
             let room = depth.saturating_sub(backend.held()) as usize;
             let offered = &self.backlog[..self.backlog.len().min(room)];
@@ -226,13 +228,14 @@ impl Flight {
             if accepted == 0 {
                 return;
             }
-            for id in &offered[..accepted] {
-                if is_timed || id.index() >= operations {
+            if is_timed || self.has_parts {
+                for id in &offered[..accepted] {
                     on_handed(self.notes[id.index()].request, true);
                 }
             }
             self.backlog.drain(..accepted);
         }
+        self.has_parts = false;
     }
 
     /// As [`Flight::hand_over`], where large bios wait: they are submitted up to their own depth,
@@ -286,6 +289,7 @@ impl Flight {
     }
 
     /// Returns true when one bio of `bytes` is too large for a device that is polled.
+    #[inline(always)]
     pub(crate) fn is_too_large_to_poll(&self, target: &Target, bytes: u64) -> bool {
         self.is_polled && bytes > target.polled_bytes()
     }

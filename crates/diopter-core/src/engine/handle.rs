@@ -21,7 +21,6 @@ use crate::engine::wait::{Deadline, turn_wait};
 use crate::engine::{event, id};
 use crate::error::{BackendError, SetupError};
 use crate::limits::{COMPLETION_BUDGET, REQUESTS_MAX};
-use crate::outside::Outside;
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, Refused, Request, RequestId};
 use crate::sync::Arc;
@@ -122,7 +121,7 @@ impl Engine {
         if core.is_inherited() {
             core.disown();
         }
-        InUse { core, outside: None }
+        InUse(Some(core))
     }
 
     /// Which backend, and why.
@@ -137,6 +136,7 @@ impl Engine {
     /// [`Refused`] with the reason and the request: the engine is full (take finished requests
     /// first) or has lost its backend (open a new one), the file is not open for this, the range
     /// ends past 2^63 - 1, or the file is strict and would be buffered.
+    #[inline]
     pub fn start(
         &self,
         target: impl AsRef<Arc<Target>>,
@@ -391,35 +391,41 @@ impl Engine {
 }
 
 /// An engine that a call uses. The code of users that the use has led to runs after it.
-pub struct InUse<'e> {
-    // The borrow ends before `outside` is dropped.
-    core: RefMut<'e, Core>,
-    outside: Option<Outside>,
-}
+pub struct InUse<'e>(Option<RefMut<'e, Core>>);
 
 impl Deref for InUse<'_> {
     type Target = Core;
 
     #[inline]
     fn deref(&self) -> &Core {
-        &self.core
+        self.0.as_ref().expect(UNTIL_THE_DROP)
     }
 }
 
 impl DerefMut for InUse<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Core {
-        &mut self.core
+        self.0.as_mut().expect(UNTIL_THE_DROP)
     }
 }
+
+const UNTIL_THE_DROP: &str = "a core is in use until the drop";
 
 impl Drop for InUse<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.core.outside.is_empty() {
-            self.outside = Some(std::mem::take(&mut self.core.outside));
+        if let Some(core) = self.0.take_if(|core| !core.outside.is_empty()) {
+            run_outside(core);
         }
     }
+}
+
+/// Runs code of users once the engine is not in use any more.
+#[cold]
+fn run_outside(mut core: RefMut<'_, Core>) {
+    let outside = std::mem::take(&mut core.outside);
+    drop(core);
+    drop(outside);
 }
 
 /// One of the scopes that run.
@@ -432,13 +438,12 @@ impl Drop for ScopeCount<'_> {
 }
 
 /// Admits a request into an engine.
-#[inline]
+#[inline(always)]
 pub fn start_on(
     core: &mut Core,
     target: &Arc<Target>,
-    request: Request,
+    mut request: Request,
 ) -> Result<RequestId, Box<Refused>> {
-    let mut request = request;
     match core.start(target, &mut request) {
         Ok(id) => Ok(id),
         Err(error) => Err(Box::new(Refused { error: *error, request })),

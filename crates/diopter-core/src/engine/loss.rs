@@ -181,7 +181,7 @@ impl Core {
         let (completer, mut to) = self.delivery();
         completer.close(&mut to);
         completer.drop_all(&mut to);
-        while let Some(place) = self.table.finished.pop_front() {
+        while let Some(place) = self.table.pop_finished() {
             let target = self.table.entries[place]
                 .report
                 .failed_on

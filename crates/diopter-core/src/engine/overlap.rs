@@ -146,8 +146,8 @@ mod tests {
         let range = FileRange::new(7, 7 + 5 * MIB);
         let flags = RwFlags::NONE;
         let order = Order { op, range, flags };
-        let place = core.take_in(target.as_ref(), &order, Some(memory), None);
-        assert_eq!(place, 0);
+        let id = core.take_in(target.as_ref(), &order, Some(memory), None);
+        assert_eq!(core.table.place_of(id), Some(0));
         (core, target)
     }
 

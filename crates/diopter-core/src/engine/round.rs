@@ -122,7 +122,7 @@ impl Core {
             if pending.is_write() && (failure.is_some() || stopped.is_some()) {
                 pending.report.failed_on = Some(Arc::downgrade(target));
             }
-            self.table.finished.push_back(place);
+            self.table.file_other(place);
             return;
         }
         let finished = self.take_out(place);
@@ -160,7 +160,8 @@ impl Core {
                 self.flight.large_bios.take_back(result);
             }
             if self.is_timed {
-                self.table.entries[place].timing.reaped = self.now;
+                let timing = &mut self.table.entries[place].timing;
+                (timing.reaped, timing.finished) = (self.now, self.now);
             }
             if !self.end_single(place, result) {
                 self.note_end(place, id, result);

@@ -26,8 +26,8 @@ use crate::units::{Bytes, FileRange, is_aligned, to_u32, to_u64, to_usize};
 
 /// What a request of one bio has entered: its lock, and the share of its object.
 pub(super) struct Entry {
-    hold: Option<Hold>,
-    has_share: bool,
+    pub(super) hold: Option<Hold>,
+    pub(super) has_share: bool,
 }
 
 /// Where the one bio of a request goes that is a single one.
@@ -54,7 +54,7 @@ pub(crate) fn single_site<'t>(
 /// The bio of a plain request, if it is a single one.
 #[inline(always)]
 pub(super) fn plain_site(target: &Target, range: FileRange, address: usize) -> Option<BioSite<'_>> {
-    let is_one = !range.is_empty() && range.length() <= u64::from(BIO_BYTES_MAX);
+    let is_one = (1..=u64::from(BIO_BYTES_MAX)).contains(&range.length());
     let is_aligned = is_aligned(to_u64(address), target.blocks.memory);
     let site = BioSite { object: target.first(), offset: range.start() };
     (is_one && is_aligned).then_some(site)
@@ -113,14 +113,9 @@ impl Core {
         let BioSite { object, offset } = site;
         let bio = LentBio { object, offset, flags, memory };
         let result = if op == RequestOp::Write {
-            let inode_lock = target.inode_lock();
-            let pass = inode_lock.try_lock_shared(target.touched(range), self.shard)?;
-            if range.start() > inode_lock.end_seen() && target.leaves_hole_in_page(range.start()) {
-                inode_lock.unlock(pass);
-                return None;
-            }
+            let hold = self.enter_lock(target, range)?;
             let result = self.backend.run_lent(bio);
-            inode_lock.unlock(pass);
+            target.inode_lock().unlock(hold);
             result
         } else {
             self.backend.run_lent(bio)
@@ -129,14 +124,14 @@ impl Core {
     }
 
     /// Takes an admitted request in; the caller has checked `Table::has_room`. A request with a site
-    /// is built right away. Returns its place in the table.
+    /// is built right away. Returns its id.
     pub(crate) fn take_in(
         &mut self,
         target: &Arc<Target>,
         order: &Order,
         memory: Option<AnyBuf>,
         site: Option<BioSite<'_>>,
-    ) -> usize {
+    ) -> RequestId {
         let entered = site.and_then(|site| Some((site, self.enter_site(target, order, site)?)));
         match (entered, memory) {
             (Some(entered), Some(buf)) => self.begin_single(target, order, buf, entered),
@@ -163,28 +158,21 @@ impl Core {
             flight.large_bios.note_share();
             return None;
         }
-        self.enter_lock(target, order, share.is_some())
+        let is_write = order.op == RequestOp::Write;
+        let hold = if is_write { Some(self.enter_lock(target, order.range)?) } else { None };
+        Some(Entry { hold, has_share: share.is_some() })
     }
 
-    /// Enters the lock of a write.
-    #[inline(always)]
-    pub(super) fn enter_lock(
-        &self,
-        target: &Target,
-        order: &Order,
-        has_share: bool,
-    ) -> Option<Entry> {
-        let mut entry = Entry { hold: None, has_share };
-        if order.op == RequestOp::Write {
-            let (inode_lock, start) = (target.inode_lock(), order.range.start());
-            let pass = inode_lock.try_lock_shared(target.touched(order.range), self.shard)?;
-            if start > inode_lock.end_seen() && target.leaves_hole_in_page(start) {
-                inode_lock.unlock(pass);
-                return None;
-            }
-            entry.hold = Some(pass);
+    /// Enters the lock of a write; `None` if that takes a wait, or more than the lock.
+    #[inline]
+    pub(super) fn enter_lock(&self, target: &Target, range: FileRange) -> Option<Hold> {
+        let (inode_lock, start) = (target.inode_lock(), range.start());
+        let hold = inode_lock.try_lock_shared(target.touched(range), self.shard)?;
+        if start > inode_lock.end_seen() && target.leaves_hole_in_page(start) {
+            inode_lock.unlock(hold);
+            return None;
         }
-        Some(entry)
+        Some(hold)
     }
 
     /// Starts a request as one bio on its own memory.
@@ -195,7 +183,7 @@ impl Core {
         order: &Order,
         buf: AnyBuf,
         (site, entry): (BioSite<'_>, Entry),
-    ) -> usize {
+    ) -> RequestId {
         let (op, flags) = single_op(target, order);
         let BioSite { object, offset } = site;
         let place = self.occupy(target, order);
@@ -207,9 +195,10 @@ impl Core {
             pending.hold = entry.hold;
         }
         pending.state = State::Single;
+        let request = RequestId(pending.id);
         let length = order.range.length();
         self.flight.add_single(pending, (id, object.handle(), length), entry.has_share);
-        place
+        request
     }
 
     /// Starts any other request: a small one whose memory alone is misaligned as one bio on a bounce
@@ -221,7 +210,7 @@ impl Core {
         order: &Order,
         memory: Option<AnyBuf>,
         is_aligned: bool,
-    ) -> usize {
+    ) -> RequestId {
         let place = self.occupy(target, order);
         let memory = memory.map(|buf| self.flight.slab.begin(place, buf));
         self.table.entries[place].memory = memory;
@@ -229,7 +218,7 @@ impl Core {
             self.table.entries[place].begin_phases(target);
             self.table.set_waiting(place);
         }
-        place
+        self.table.id_at(place)
     }
 
     /// Builds the bio of a small queued request whose memory alone is misaligned; false for any
@@ -309,7 +298,6 @@ impl Core {
             self.table.targets.get(id).inode_lock().unlock(pass);
         }
         drop(self.table.targets.leave(id));
-        pending.timing.finished = self.now;
         self.table.finished.push_back(place);
         true
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::flight::Flight;
 use crate::engine::id;
-use crate::engine::pending::Pending;
+use crate::engine::pending::{Pending, State};
 use crate::engine::target::Target;
 use crate::engine::targets::Targets;
 use crate::inode_lock::InodeLock;
@@ -20,7 +20,9 @@ pub struct Table {
     pub(crate) entries: Vec<Pending>,
     pub(crate) targets: Targets,
     /// Places of requests that have completed and whose result was not taken yet.
-    pub finished: VecDeque<usize>,
+    pub(super) finished: VecDeque<usize>,
+    /// How many of them are not of a single bio.
+    others_finished: usize,
     /// Requests that could not continue; each is stepped once per round.
     pub(crate) waiting: VecDeque<usize>,
 }
@@ -34,6 +36,7 @@ impl Table {
             entries: id::all_first(requests).map(Pending::vacant).collect(),
             targets: Targets::new(requests_max),
             finished: VecDeque::with_capacity(requests),
+            others_finished: 0,
             waiting: VecDeque::with_capacity(requests),
         }
     }
@@ -62,6 +65,37 @@ impl Table {
     /// Returns true if a request has finished whose result lies at its place.
     pub(crate) fn has_finished(&self) -> bool {
         !self.finished.is_empty()
+    }
+
+    /// Adds a request, whose result lies at its place, to those that have finished.
+    pub(crate) fn file_other(&mut self, place: usize) {
+        self.others_finished += 1;
+        self.finished.push_back(place);
+    }
+
+    /// Returns the place of the request that finished first, whose result is to be taken out.
+    pub fn pop_finished(&mut self) -> Option<usize> {
+        let place = self.finished.pop_front()?;
+        self.note_popped(place);
+        Some(place)
+    }
+
+    /// Returns the place of a request that has finished, whose result is to be taken out.
+    pub(crate) fn remove_finished(&mut self, id: RequestId) -> Option<usize> {
+        let place = self.place_of(id)?;
+        let index = self.finished.iter().position(|finished| *finished == place)?;
+        self.finished.remove(index);
+        self.note_popped(place);
+        Some(place)
+    }
+
+    fn note_popped(&mut self, place: usize) {
+        self.others_finished -= usize::from(self.entries[place].state != State::SingleDone);
+    }
+
+    /// Returns true if every request that has finished was a single bio, which did all.
+    pub(crate) fn all_finished_are_single(&self) -> bool {
+        self.others_finished == 0
     }
 
     /// Returns true if a request waits for something that may not come through this engine.

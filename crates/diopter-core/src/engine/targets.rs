@@ -1,20 +1,24 @@
 //! The targets of an engine's requests: one shared count for each, however many requests it has in
 //! the table. Touching such a count costs as much as a third of a request, and other cores hear it.
 
+use std::num::NonZeroU32;
+
 use crate::engine::target::Target;
 use crate::sync::Arc;
 
 /// Places of the table in which a target is looked for, by its address.
 const RECENT: usize = 16;
 
-/// A target in the table.
+/// A target in the table: its place, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TargetId(u32);
+pub struct TargetId(NonZeroU32);
 
 impl TargetId {
+    const FIRST: TargetId = TargetId(NonZeroU32::MIN);
+
     #[inline]
     fn index(self) -> usize {
-        self.0 as usize
+        self.0.get() as usize - 1
     }
 }
 
@@ -38,13 +42,13 @@ impl Targets {
     pub fn new(requests: u32) -> Targets {
         Targets {
             entries: (0..requests).map(|_| Entry { target: None, requests: 0 }).collect(),
-            free: (0..requests).rev().map(TargetId).collect(),
-            recent: [TargetId(0); RECENT],
+            free: (1..=requests).rev().filter_map(NonZeroU32::new).map(TargetId).collect(),
+            recent: [TargetId::FIRST; RECENT],
         }
     }
 
     /// Counts one more request of `target`. The caller has seen that there is room for one.
-    #[inline]
+    #[inline(always)]
     pub fn enter(&mut self, target: &Arc<Target>) -> TargetId {
         let recent = recent_of(target);
         let id = self.recent[recent];

@@ -184,7 +184,7 @@ impl<E: DriverEngine> Driver<E> {
             core.tick(wait);
         }
         let mut has_finished = false;
-        while let Some(place) = core.table.finished.pop_front() {
+        while let Some(place) = core.table.pop_finished() {
             let finished = core.take_out(place);
             has_finished = true;
             if let Some(operation) = self.served[place].take() {
