@@ -19,9 +19,11 @@
 //!    [`AioContext`]) with the bio's id and generation, the return of the synchronous system call,
 //!    or the consumed token. Safe code can't forge any of them. A token that is dropped unused
 //!    leaves its bio held for ever, which leaks and never frees.
-//! 4. **Memory leaves only when none of its bios is held.** [`Slab::release`] refuses otherwise. A
-//!    slab that is dropped with held bios leaks its memory and its segment arena. Forgetting
-//!    anything leaks as well, so safety never rests on a `Drop` that runs.
+//! 4. **Memory leaves only when none of its bios is held.** [`Slab::release`] refuses otherwise. An
+//!    *operation* is a slot with a memory and a bio of its own: [`Slab::end`] refuses as long as
+//!    that bio is in use at all, so it is not counted, or another bio of the memory is held. A slab
+//!    that is dropped with held bios leaks its memory and its segments. Forgetting anything leaks
+//!    as well, so safety never rests on a `Drop` that runs.
 //! 5. **Lent memory can't leak, so it waits.** `lend` returns or unwinds only when no bio of the
 //!    memory is held. If the backend is lost and can't prove that the kernel is done, the process
 //!    aborts: the alternative is the kernel writing into a stack frame that is gone.

@@ -18,6 +18,8 @@ use crate::policy::Policies;
 use crate::request::{Request, RequestId};
 use crate::sync::{Arc, AtomicU32, Ordering};
 
+mod slots;
+
 const LONG: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
