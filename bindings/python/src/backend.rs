@@ -23,7 +23,7 @@ pub fn options() -> EngineOptions {
 }
 
 /// Sets how many requests the engine of an event loop has at once. An event loop that has made a
-/// request keeps its engine; further requests of a loop wait for earlier ones.
+/// request keeps its engine; requests beyond this number wait for earlier ones.
 #[pyfunction]
 pub fn set_in_flight(requests: u32) -> PyResult<()> {
     let most = EngineOptions::IN_FLIGHT_MAX;

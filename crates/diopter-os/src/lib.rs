@@ -14,7 +14,7 @@
 //! 2. **A bio is a range of memory in a slab**, and moves `Built -> Held -> Done -> free`. *Held*
 //!    means that code other than the slab may touch the memory: the kernel (through [`Ring`],
 //!    [`AioContext`] or [`HeldBio`]) or the simulator (through [`LocalBio`]). Each memory counts
-//!    its held bios.
+//!    its held bios, but for the bio of an operation (4.).
 //! 3. **Only proof of completion ends Held**: a completion entry (of a [`Ring`]) or event (of an
 //!    [`AioContext`]) with the bio's id and generation, the return of the synchronous system call,
 //!    or the consumed token. Safe code can't forge any of them. A token that is dropped unused
@@ -45,7 +45,7 @@
 //!
 //! 1. **A descriptor that bios can name is owned** by an [`OpenObject`]. Nothing makes one from a
 //!    number. An [`ObjectHandle`] compares objects; no I/O is done with it alone.
-//! 2. **[`Slab::build`] takes the [`OpenObject`]**, and the slab keeps a clone until the last bio
+//! 2. **What builds a bio takes the [`OpenObject`]** (as [`Slab::build`]), and the slab keeps a clone until the last bio
 //!    of it is retired: one shared count for each object, not for each bio. A slab that is dropped
 //!    with held bios leaks the objects as it leaks the memory.
 //! 3. **A [`Ring`] keeps a clone of each registered file** until the kernel has cleared its slot.

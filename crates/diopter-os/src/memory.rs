@@ -100,15 +100,19 @@ impl Memory {
         }
     }
 
-    /// Takes the adopted buffer out.
+    /// Takes the adopted buffer out. What is left has no byte: an id of another slab, which may match
+    /// the entry's generation, reaches nothing.
     #[inline]
     pub fn take_owner(&mut self) -> Option<AnyBuf> {
-        self.owner.take()
+        let owner = self.owner.take()?;
+        self.length = 0;
+        Some(owner)
     }
 
     /// Empties the entry.
     #[inline]
     pub fn clear(&mut self) {
+        self.length = 0;
         self.rest.clear();
         if self.rest.capacity() > PIECES_KEPT_MAX {
             self.rest = Vec::new();

@@ -137,8 +137,8 @@ pub struct BioSpec<O = ObjectHandle, M = Option<Span>> {
     pub object: O,
     /// Byte offset in the object.
     pub offset: u64,
-    /// The memory; `None` for an operation that moves no bytes, and `()` where it is the whole
-    /// buffer of an operation of a slab.
+    /// The memory; `None` for an operation that moves no bytes. Of the buffer of an operation of a
+    /// slab, the number of its first bytes.
     pub span: M,
     pub flags: RwFlags,
 }
@@ -181,7 +181,7 @@ pub struct BioId {
 }
 
 impl BioId {
-    /// Returns the slot, below the slab's number of bios.
+    /// Returns the slot, below [`SlabShape::slots`](crate::SlabShape::slots).
     #[must_use]
     pub fn index(self) -> usize {
         self.index as usize

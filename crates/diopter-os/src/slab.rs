@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lending::abort_with_lent_memory;
-use crate::memory::{Lent, Memory, MemoryId};
+use crate::memory::{Lent, Memory, MemoryId, Piece};
 use crate::object::OpenObject;
 use crate::op::{BioDraft, BioId, BioSpec, Op, RwFlags, Span};
 use crate::owned::{AnyBuf, OwnedBuf};
@@ -262,30 +262,30 @@ impl Slab {
         this.memory_id(slot.index)
     }
 
-    /// [`Slab::begin`], and builds the operation's bio, which moves the whole buffer between memory
-    /// and `offset` of the object.
+    /// [`Slab::begin`], and builds the operation's bio, which moves the first bytes of the buffer, as
+    /// many as the draft says.
     ///
     /// # Panics
-    /// As [`Slab::begin`]; also if `op` moves no bytes, the buffer is empty or has 4 GiB, or a read
-    /// would fill a buffer that may only be written from.
+    /// As [`Slab::begin`]; also if `op` moves no bytes, the bio is of no bytes or of more than the
+    /// buffer has, or a read would fill a buffer that may only be written from.
     #[inline(always)]
     pub fn begin_whole(
         &self,
         place: usize,
         buf: AnyBuf,
-        draft: BioSpec<&OpenObject, ()>,
+        draft: BioSpec<&OpenObject, u32>,
     ) -> (MemoryId, BioId) {
         let this = self.here();
         let slot = this.free_operation(place);
         let memory = &mut this.memories.borrow_mut()[place];
         assert!(!memory.has_owner(), "{HAS_ITS_BUFFER}");
-        let piece = memory.adopt(buf);
+        let Piece { base, length: most } = memory.adopt(buf);
         let id = this.memory_id(slot.index);
-        let BioSpec { op, object, offset, span: (), flags } = draft;
+        let BioSpec { op, object, offset, span: length, flags } = draft;
         assert!(op == Op::Write || (op == Op::Read && memory.writable), "{MOVES_ITS_BYTES}");
-        let length = u32::try_from(piece.length).ok().filter(|length| *length > 0);
-        let span = Span::new(id, 0, length.expect(MOVES_ITS_BYTES));
-        write_segment(&slot.only, piece);
+        assert!((1..=most).contains(&(length as usize)), "{MOVES_ITS_BYTES}");
+        let span = Span::new(id, 0, length);
+        write_segment(&slot.only, Piece { base, length: length as usize });
         slot.segments.set(1);
         let draft = BioSpec { op, object, offset, span: Some(span), flags };
         (id, this.fill(slot, draft, true))
@@ -314,11 +314,18 @@ impl Slab {
         if !slot.stamp.get().is_free() || this.uses[place].held.get() > 0 {
             return None;
         }
-        // A buffer is one piece: nothing else of the entry is to be emptied.
+        // A buffer is one piece: there are no others to remove.
         let buf = this.memories.borrow_mut()[place].take_owner()?;
         let its = &this.uses[place];
         its.generation.set(its.generation.get().wrapping_add(1));
         Some(buf)
+    }
+
+    /// Returns true if code other than the slab may touch the memory of the operation's bio.
+    #[must_use]
+    pub fn is_operation_held(&self, place: usize) -> bool {
+        let this = self.here();
+        this.shape.operations as usize > place && this.slots[place].stamp.get().is_held()
     }
 
     /// Returns true if the operation at `place` has neither a buffer nor a bio in use: another one
@@ -333,8 +340,8 @@ impl Slab {
     // --- bios
     // --------------------------------------------------------------------------------------------
 
-    /// Builds a bio. Returns `None` if every slot is in use. The slab keeps the object open until
-    /// [`Slab::retire`].
+    /// Builds a bio that is not an operation's. Returns `None` if every slot for such bios is in use.
+    /// The slab keeps the object open until [`Slab::retire`].
     ///
     /// # Panics
     /// Panics if the span is stale, out of bounds, or longer than the segments of one bio, or if a

@@ -25,8 +25,8 @@ _LOOK_SECONDS = 0.5
 def set_in_flight(requests: int) -> None:
     """Set how many requests an event loop has in its device at once: 1 to 4096, 128 by default.
 
-    It applies to event loops that make their first request afterwards. More requests of a loop wait
-    for earlier ones. Raises ``ValueError`` for any other number.
+    It applies to event loops that make their first request afterwards. Requests beyond this number
+    wait for earlier ones. Raises ``ValueError`` for any other number.
     """
     _native.set_in_flight(requests)
 

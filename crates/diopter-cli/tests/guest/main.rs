@@ -11,6 +11,7 @@ mod checks;
 #[path = "../cp_support/mod.rs"]
 mod cp_support;
 mod devices;
+mod direct;
 mod faults;
 mod forked;
 #[path = "../guest_support/mod.rs"]
@@ -41,7 +42,7 @@ const QUIET_LIMIT: Duration = Duration::from_secs(240);
 const CONSOLE_LINES: usize = 2000;
 
 /// Modules that a kernel may have inside its image.
-const OPTIONAL: [&str; 5] = ["crc32c_generic", "crc32c_intel", "nvme", "ext4", "configfs"];
+const OPTIONAL: [&str; 6] = ["crc32c_generic", "crc32c_intel", "nvme", "ext4", "configfs", "btrfs"];
 const NEEDED: [&str; 5] = ["virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "xfs"];
 
 #[test]

@@ -8,7 +8,7 @@ use crate::cp_support::print_line;
 use crate::devices::{NVME, Scsi};
 use crate::guest_support::dio;
 use crate::machine::XFS_SMALL;
-use crate::{checks, faults, forked, polled, trace};
+use crate::{checks, direct, faults, forked, polled, trace};
 
 /// Says which part of the guest to do.
 pub const VARIABLE: &str = "DIOPTER_GUEST";
@@ -25,11 +25,12 @@ pub type Outcome = Result<(), String>;
 type Check = (&'static str, fn() -> Outcome);
 
 /// In this order: what ends a disk or may end the guest comes last.
-const CHECKS: [Check; 25] = [
+const CHECKS: [Check; 26] = [
     ("probe", checks::probes),
     ("cp of sizes to ext4 on nvme", || copies(NVME, "ext4")),
     ("cp of sizes to xfs on 512e", || copies(&Scsi::Emulated.device(), "xfs")),
     ("cp of sizes to ext4 on 4Kn", || copies(&Scsi::Native.device(), "ext4")),
+    ("direct reads of btrfs", direct::btrfs),
     ("cp of a sparse file", checks::sparse),
     ("cp of a tree", checks::trees),
     ("cp killed and resumed", checks::resumed),
@@ -98,6 +99,8 @@ impl Mounted {
     pub fn new(device: &str, kind: &str) -> Mounted {
         if kind == "xfs" {
             succeeds("env", &[&XFS_SMALL[..], &["mkfs.xfs", "-q", "-f", "-K", device]].concat());
+        } else if kind == "btrfs" {
+            succeeds("mkfs.btrfs", &["-q", "-f", device]);
         } else {
             let lazy = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
             succeeds("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", lazy, device]);

@@ -20,7 +20,9 @@ use crate::engine::this_thread::{ThreadEngine, reap_this_thread, shard};
 use crate::engine::wait::INODE_LOCK_SLICE;
 use crate::error::BackendError;
 use crate::inode_lock::InodeLock;
-use crate::limits::{BOUNCE_BUFFERS_MAX, COMPLETION_SLICE, DEPTH_MIN, SEGMENTS_MAX, WAIT_SLICE};
+use crate::limits::{
+    BOUNCE_BUFFERS_MAX, COMPLETION_SLICE, DEPTH_MIN, IN_FLIGHT_MAX, SEGMENTS_MAX, WAIT_SLICE,
+};
 use crate::outside::Outside;
 use crate::policy::{DepthPolicy, Policies};
 use crate::request::{FinishedRequest, RequestId, RequestOp};
@@ -100,13 +102,17 @@ pub(super) fn assemble<E>(
 
 impl Core {
     /// An engine of at most `requests` requests, whose bios are those of `slab`.
+    ///
+    /// # Panics
+    /// Panics for more requests than the slab has operations, or than [`IN_FLIGHT_MAX`].
     pub(crate) fn new(
         slab: Slab,
         backend: Box<dyn Backend>,
         policies: Policies,
         requests: u32,
     ) -> Core {
-        let SlabShape { bios: bios_max, .. } = slab.shape();
+        let SlabShape { operations, bios: bios_max, .. } = slab.shape();
+        assert!(requests <= operations.min(IN_FLIGHT_MAX), "a slot and an id for each request");
         let bios = slab.shape().slots() as usize;
         Core {
             flight: Flight {
@@ -240,7 +246,8 @@ impl Core {
         Some(self.take_out(place))
     }
 
-    /// Returns true for a read, and for a write or sync of which no bio was handed over.
+    /// Returns true for a read, and for a write or sync of which no bio was handed over, that did not
+    /// complete yet.
     pub fn may_be_cancelled(&self, id: RequestId) -> bool {
         self.table.place_of(id).is_some_and(|place| {
             let pending = &self.table.entries[place];
@@ -249,7 +256,7 @@ impl Core {
             } else {
                 pending.timing.submitted != Nanos::default()
             };
-            pending.op == RequestOp::Read || !is_submitted
+            pending.target.is_some() && (pending.op == RequestOp::Read || !is_submitted)
         })
     }
 
@@ -262,7 +269,8 @@ impl Core {
             return;
         }
         if pending.state.is_single() {
-            self.table.leave_fast_path(place, &mut self.flight);
+            let is_handed_over = !self.flight.is_in_backlog(place);
+            self.table.leave_fast_path(place, &mut self.flight, is_handed_over);
         }
         let pending = &mut self.table.entries[place];
         pending.is_cancelled = true;

@@ -113,14 +113,9 @@ impl Flight {
         }
     }
 
-    /// Notes which bytes the bios of the request at `place` move.
+    /// Notes which bytes the only bio of the request at `place` moves.
     pub(crate) fn note_runs(&mut self, place: usize, its: StridedRange) {
-        // Also in the slots that it no longer has: their next bio overwrites it.
-        for (note, runs) in self.notes.iter().zip(&mut self.runs) {
-            if note.request == place {
-                *runs = its;
-            }
-        }
+        self.runs[place] = its;
     }
 
     fn count_share(&mut self, object: ObjectHandle) {

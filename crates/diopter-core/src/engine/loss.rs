@@ -92,14 +92,19 @@ impl Core {
     /// The backend is lost: every request ends; what was in the device is unknown, its memory
     /// leaks.
     pub(super) fn fail_all(&mut self) {
+        for place in 0..self.table.entries.len() {
+            let pending = &self.table.entries[place];
+            if pending.target.is_some() && pending.state.is_single() {
+                // A bio that was handed over is held by the slab; one of the backlog is not.
+                let is_handed_over = self.flight.slab.is_operation_held(place);
+                self.table.leave_fast_path(place, &mut self.flight, is_handed_over);
+            }
+        }
         self.flight.drop_backlog();
         self.table.waiting.clear();
         for place in 0..self.table.entries.len() {
             if self.table.entries[place].target.is_none() {
                 continue;
-            }
-            if self.table.entries[place].state.is_single() {
-                self.table.leave_fast_path(place, &mut self.flight);
             }
             strand_if_held(self, place);
             let pending = &mut self.table.entries[place];

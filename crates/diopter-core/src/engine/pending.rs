@@ -312,7 +312,7 @@ impl Pending {
         }
     }
 
-    /// Fills a free place. Next the request becomes a single bio, or [`Pending::begin_phases`].
+    /// Fills a free place, as a request of a single bio. Any other is [`Pending::begin_phases`] next.
     #[inline(always)]
     pub(crate) fn occupy(&mut self, number: u64, target: TargetId, order: &Order) {
         debug_assert!(self.target.is_none() && self.outstanding == 0 && self.hold.is_none());
@@ -323,6 +323,7 @@ impl Pending {
         self.op = order.op;
         self.range = order.range;
         self.flags = order.flags;
+        self.state = State::Single;
         self.result_owner = ResultOwner::Later;
         self.is_cancelled = false;
         self.is_waiting = false;

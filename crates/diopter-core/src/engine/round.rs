@@ -184,7 +184,7 @@ impl Core {
             return;
         }
         if self.table.entries[place].state.is_single() {
-            self.table.leave_fast_path(place, &mut self.flight);
+            self.table.leave_fast_path(place, &mut self.flight, true);
         }
         let runs = self.flight.runs[id.index()];
         let pending = &mut self.table.entries[place];

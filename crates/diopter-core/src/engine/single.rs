@@ -175,7 +175,8 @@ impl Core {
         Some(hold)
     }
 
-    /// Starts a request as one bio on its own memory.
+    /// Starts a request as one bio on its own memory. The range may be shorter than the memory, where
+    /// the file is.
     #[inline(always)]
     pub(super) fn begin_single(
         &mut self,
@@ -187,17 +188,16 @@ impl Core {
         let (op, flags) = single_op(target, order);
         let BioSite { object, offset } = site;
         let place = self.occupy(target, order);
-        let draft = BioSpec { op, object, offset, span: (), flags };
+        let length = to_u32(order.range.length());
+        let draft = BioSpec { op, object, offset, span: length, flags };
         let (memory, id) = self.flight.slab.begin_whole(place, buf, draft);
         let pending = &mut self.table.entries[place];
         pending.memory = Some(memory);
         if entry.hold.is_some() {
             pending.hold = entry.hold;
         }
-        pending.state = State::Single;
         let request = RequestId(pending.id);
-        let length = order.range.length();
-        self.flight.add_single(pending, (id, object.handle(), length), entry.has_share);
+        self.flight.add_single(pending, (id, object.handle(), length.into()), entry.has_share);
         request
     }
 

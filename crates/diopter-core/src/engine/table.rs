@@ -21,7 +21,7 @@ pub struct Table {
     pub(crate) targets: Targets,
     /// Places of requests that have completed and whose result was not taken yet.
     pub(super) finished: VecDeque<usize>,
-    /// How many of them are not of a single bio.
+    /// How many of them are not [`State::SingleDone`].
     others_finished: usize,
     /// Requests that could not continue; each is stepped once per round.
     pub(crate) waiting: VecDeque<usize>,
@@ -82,7 +82,8 @@ impl Table {
 
     /// Returns the place of a request that has finished, whose result is to be taken out.
     pub(crate) fn remove_finished(&mut self, id: RequestId) -> Option<usize> {
-        let place = self.place_of(id)?;
+        // One that has its file is not finished.
+        let place = self.place_of(id).filter(|place| self.entries[*place].target.is_none())?;
         let index = self.finished.iter().position(|finished| *finished == place)?;
         self.finished.remove(index);
         self.note_popped(place);
@@ -93,7 +94,7 @@ impl Table {
         self.others_finished -= usize::from(self.entries[place].state != State::SingleDone);
     }
 
-    /// Returns true if every request that has finished was a single bio, which did all.
+    /// Returns true if every request that has finished is [`State::SingleDone`].
     pub(crate) fn all_finished_are_single(&self) -> bool {
         self.others_finished == 0
     }
@@ -116,7 +117,7 @@ impl Table {
     #[inline]
     pub(crate) fn place_of(&self, id: RequestId) -> Option<usize> {
         let place = id::place_of(id);
-        self.entries.get(place).filter(|pending| pending.id == id.0).map(|_| place)
+        self.entries.get(place).filter(|pending| id.0 != 0 && pending.id == id.0).map(|_| place)
     }
 
     /// Returns true if a write to the inode of `inode_lock` is in the table.
@@ -175,10 +176,15 @@ impl Table {
 
     /// Makes a request of a single bio one that has phases, for it needs more than that bio.
     #[cold]
-    pub(crate) fn leave_fast_path(&mut self, place: usize, flight: &mut Flight) {
+    pub(crate) fn leave_fast_path(
+        &mut self,
+        place: usize,
+        flight: &mut Flight,
+        is_handed_over: bool,
+    ) {
         let pending = &mut self.entries[place];
         let target = self.targets.get(pending.target.expect("an occupied place"));
-        if !flight.is_in_backlog(place) {
+        if is_handed_over {
             pending.note_submitted();
         }
         pending.leave_fast_path(target);

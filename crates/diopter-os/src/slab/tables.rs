@@ -42,6 +42,10 @@ impl Stamp {
     pub(super) fn is_free(self) -> bool {
         self.state == State::Free
     }
+
+    pub(super) fn is_held(self) -> bool {
+        self.state == State::Held
+    }
 }
 
 /// A slot, on separate cache lines.

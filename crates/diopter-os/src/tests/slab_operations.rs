@@ -6,8 +6,13 @@ fn slab_of(operations: u32, bios: u32) -> Slab {
     Slab::new(SlabShape { operations, bios, segments_per_bio: 4, memories: 1 })
 }
 
-fn whole(op: Op, object: &OpenObject) -> BioSpec<&OpenObject, ()> {
-    BioSpec { op, object, offset: 0, span: (), flags: RwFlags::NONE }
+/// The first bytes of a buffer.
+fn first(length: u32, op: Op, object: &OpenObject) -> BioSpec<&OpenObject, u32> {
+    BioSpec { op, object, offset: 0, span: length, flags: RwFlags::NONE }
+}
+
+fn whole(op: Op, object: &OpenObject) -> BioSpec<&OpenObject, u32> {
+    first(7, op, object)
 }
 
 fn any(bytes: &[u8]) -> AnyBuf {
@@ -89,29 +94,63 @@ fn an_operation_begins_once_and_only_at_its_place() {
 
 #[test]
 fn the_bio_of_an_operation_moves_bytes_as_its_buffer_permits() {
-    let (slab, file) = (slab_of(3, 0), file_of(b""));
-    let shared = || AnyBuf::new(Arc::<[u8]>::from(&b"shared"[..]));
+    let (slab, file) = (slab_of(5, 0), file_of(b""));
+    let shared = || AnyBuf::new(Arc::<[u8]>::from(&b"shared."[..]));
     let rule = "moves its bytes, as its buffer permits";
     check_panics(rule, || slab.begin_whole(0, shared(), whole(Op::Read, &file)));
-    check_panics(rule, || slab.begin_whole(1, any(b"x"), whole(Op::SyncData, &file)));
-    check_panics(rule, || slab.begin_whole(2, AnyBuf::new(Vec::new()), whole(Op::Write, &file)));
-    for place in 0..3 {
+    check_panics(rule, || slab.begin_whole(1, any(b"0123456"), whole(Op::SyncData, &file)));
+    check_panics(rule, || slab.begin_whole(2, any(b"0123456"), first(0, Op::Write, &file)));
+    check_panics(rule, || slab.begin_whole(3, any(b"0123456"), first(8, Op::Read, &file)));
+    check_panics(rule, || slab.begin_whole(4, AnyBuf::new(Vec::new()), first(0, Op::Write, &file)));
+    for place in 0..5 {
         assert!(slab.end(place).is_some(), "what it had taken in leaves");
     }
     let (_, id) = slab.begin_whole(0, shared(), whole(Op::Write, &file));
-    assert_eq!(rw::run_now(&slab, id), Ok(6));
+    assert_eq!(rw::run_now(&slab, id), Ok(7));
+}
+
+#[test]
+fn a_bio_of_the_first_bytes_leaves_the_rest_of_the_buffer_alone() {
+    let (slab, file) = (slab_of(1, 0), file_of(b"content"));
+    let (_, id) = slab.begin_whole(0, any(&[9; 7]), first(3, Op::Read, &file));
+    assert_eq!(slab.spec(id).length(), 3);
+    assert_eq!(rw::run_now(&slab, id), Ok(3));
+    slab.retire(id);
+    assert_eq!(slab.end(0).expect("nothing is held")[..], b"con\x09\x09\x09\x09"[..]);
+}
+
+/// Ids say nothing of their slab, so one may match an entry of another slab whose memory has left.
+#[test]
+fn an_id_of_another_slab_reaches_no_memory_that_has_left() {
+    let [slab, other] = [(); 2].map(|()| slab_of(1, 1));
+    for slab in [&slab, &other] {
+        slab.begin(0, any(&[1; 64]));
+        assert!(slab.end(0).is_some());
+    }
+    let memory = other.begin(0, any(&[1; 64]));
+    let file = file_of(b"content");
+    assert_eq!(slab.memory_length(memory), 0);
+    check_panics("in bounds", || slab.fill_zero(memory, 0, 1));
+    check_panics("lies in its memory", || slab.build(spec(Op::Read, &file, memory, (0, 1))));
+    let lent = |slab: &Slab| {
+        let mut bytes = [1; 64];
+        slab.lend(Lent::Fill(&mut bytes), &mut (), |(), id| id, nothing_is_held)
+            .expect("a free place")
+    };
+    let [_, _, id] = [lent(&slab), lent(&other), other.adopt(buffer(&[1; 64])).expect("a place")];
+    check_panics("in bounds", || slab.fill_zero(id, 0, 1));
 }
 
 #[test]
 fn an_operation_that_is_held_for_ever_keeps_its_buffer_and_its_place() {
     let (slab, file) = (slab_of(2, 0), file_of(b""));
-    let (_, id) = slab.begin_whole(0, any(b"kept"), whole(Op::Write, &file));
+    let (_, id) = slab.begin_whole(0, any(b"kept"), first(4, Op::Write, &file));
     drop(slab.hold_for_thread(id));
     assert!(slab.end(0).is_none() && !slab.is_vacant(0));
     check_panics("a held bio stays", || slab.retire(id));
     check_panics("in use", || slab.begin(0, any(b"other")));
     assert_eq!((slab.held(), slab.held_bios()), (1, vec![id]));
-    let (_, other) = slab.begin_whole(1, any(b"other"), whole(Op::Write, &file));
+    let (_, other) = slab.begin_whole(1, any(b"other"), first(5, Op::Write, &file));
     assert_eq!(rw::run_now(&slab, other), Ok(5));
 }
 

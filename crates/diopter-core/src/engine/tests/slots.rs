@@ -5,6 +5,7 @@ use super::*;
 
 use crate::backend::BackingObject;
 use crate::engine::core::slab_shape;
+use crate::inode_lock::InodeLock;
 use crate::policy::MergePolicy;
 use crate::stripe::Striping;
 
@@ -135,9 +136,10 @@ fn a_write_may_be_cancelled_until_it_is_in_the_device() {
         let mut bench = Bench::new(0, u32::MAX);
         bench.core.is_timed = is_timed;
         let id = bench.start(Request::write(0, memory(4096)));
+        let other = bench.start(Request::write(8192, memory(4096)));
         assert!(bench.core.may_be_cancelled(id), "nobody has seen it");
         bench.core.turn(Wait::Poll);
-        assert_eq!(bench.core.flight.slab.held(), 1);
+        assert_eq!(bench.core.flight.slab.held(), 2);
         assert!(!bench.core.may_be_cancelled(id), "timed: {is_timed}");
         bench.core.cancel(id);
         assert!(!bench.core.may_be_cancelled(id), "it has left the fast path");
@@ -145,5 +147,36 @@ fn a_write_may_be_cancelled_until_it_is_in_the_device() {
         assert!(bench.core.may_be_cancelled(read));
         assert!(bench.core.wait_for_one(id).is_some());
         assert!(!bench.core.may_be_cancelled(id), "it was taken");
+        while bench.core.table.finished.is_empty() {
+            bench.core.tick(Wait::Block(LONG));
+        }
+        assert!(!bench.core.may_be_cancelled(other), "it has completed");
+    }
+}
+
+/// The device has bytes behind the end of the file, as an image has. A read goes no further, wherever
+/// its memory ends.
+#[test]
+fn a_read_past_the_end_of_a_file_of_fixed_size_moves_the_bytes_of_the_file_alone() {
+    const SIZE: u64 = 8192;
+    let (slab, device, _, world) = device(0, u32::MAX);
+    let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
+    let access = Access { read: true, write: true, ..Access::default() };
+    let source = Box::new(|| Arc::new(InodeLock::new()));
+    let objects: Vec<Arc<dyn BackingObject>> = vec![Arc::new(world.object(0))];
+    let target = Target::new(objects, Box::new(Identity), blocks, access, source);
+    let target = Arc::new(target.with_size_fixed(Some(SIZE)));
+    let mut core = Core::new(slab, Box::new(device), Policies::default(), 128);
+    for (offset, bytes) in [(4096, 4608), (4096, 5000), (4096, MIB), (0, MIB), (8192, 512)] {
+        let mut buf = memory(bytes);
+        buf.fill(0xee);
+        let id = start_on(&mut core, &target, Request::read(offset, buf)).expect("admitted");
+        let finished = core.wait_for_one(id).expect("it is in the table");
+        let expected = usize::try_from(SIZE - offset).expect("small");
+        assert_eq!(finished.check_read(), Ok(SIZE - offset), "{offset}+{bytes}");
+        let buf = finished.memory.expect("it comes back");
+        let at = usize::try_from(offset).expect("small");
+        assert!(buf[..expected].iter().enumerate().all(|(n, byte)| *byte == byte_at(at + n)));
+        assert!(buf[expected..].iter().all(|byte| *byte == 0xee), "{offset}+{bytes}");
     }
 }
