@@ -31,7 +31,7 @@ use workload::{CHECK, VARIABLE};
 
 /// The kernel that always runs, and the others.
 const SERIES: &str = "6.1";
-const OTHERS: [&str; 2] = ["5.10", "6.12"];
+const OTHERS: [&str; 3] = ["5.10", "6.12", "7.2"];
 /// Two kernels without events of direct I/O, and one with them.
 const TRACED: [&str; 3] = ["5.10", "6.1", "6.12"];
 /// The whole of a boot, on a machine with other work.
