@@ -35,8 +35,8 @@ pub fn set_in_flight(requests: u32) -> PyResult<()> {
     Ok(())
 }
 
-/// For tests under tools that io_uring ends. Sets the backend, `auto`, `uring`, `aio` or `threads`, of this thread, of event loops that have
-/// made no request, and of threads that serve long calls.
+/// Sets the backend, `auto`, `uring`, `aio` or `threads`, of this thread, of event loops that have
+/// made no request, and of threads that serve long calls: for tests under tools that io_uring ends.
 #[pyfunction]
 pub fn use_backend(name: &str) -> PyResult<()> {
     let kind: BackendKind = name.parse().map_err(PyValueError::new_err::<String>)?;

@@ -88,7 +88,8 @@ impl Request {
     }
 }
 
-/// A request in an engine. No two requests of a process have the same id; ids have no order of time.
+/// A request in an engine. No two requests of a process have the same id. Ids have no order of
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 

@@ -20,8 +20,8 @@
 //!    or the consumed token. Safe code can't forge any of them. A token that is dropped unused
 //!    leaves its bio held for ever, which leaks and never frees.
 //! 4. **Memory leaves only when none of its bios is held.** [`Slab::release`] refuses otherwise. An
-//!    *operation* is a slot with a memory and a bio of its own: [`Slab::end`] refuses as long as
-//!    that bio is in use at all, so it is not counted, or another bio of the memory is held. A slab
+//!    *operation* is a slot with its memory and its bio: [`Slab::end`] refuses as long as that bio
+//!    is in use at all, so it is not counted, or another bio of the memory is held. A slab
 //!    that is dropped with held bios leaks its memory and its segments. Forgetting anything leaks
 //!    as well, so safety never rests on a `Drop` that runs.
 //! 5. **Lent memory can't leak, so it waits.** `lend` returns or unwinds only when no bio of the
@@ -45,9 +45,9 @@
 //!
 //! 1. **A descriptor that bios can name is owned** by an [`OpenObject`]. Nothing makes one from a
 //!    number. An [`ObjectHandle`] compares objects; no I/O is done with it alone.
-//! 2. **What builds a bio takes the [`OpenObject`]** (as [`Slab::build`]), and the slab keeps a clone until the last bio
-//!    of it is retired: one shared count for each object, not for each bio. A slab that is dropped
-//!    with held bios leaks the objects as it leaks the memory.
+//! 2. **Each call that builds a bio takes the [`OpenObject`]**, as [`Slab::build`] does. The slab
+//!    keeps a clone until the last bio of it is retired: one shared count for each object, not for
+//!    each bio. A slab that is dropped with held bios leaks the objects as it leaks the memory.
 //! 3. **A [`Ring`] keeps a clone of each registered file** until the kernel has cleared its slot.
 //! 4. [`rw::run_lent`] borrows the object for its one system call.
 //! 5. A disk of the simulator has a number below 0, which each system call refuses with `EBADF`.

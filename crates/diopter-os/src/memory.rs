@@ -100,8 +100,8 @@ impl Memory {
         }
     }
 
-    /// Takes the adopted buffer out. What is left has no byte: an id of another slab, which may match
-    /// the entry's generation, reaches nothing.
+    /// Takes the adopted buffer out. The entry then has no byte: an id of another slab, which may
+    /// match the generation of the entry, reaches nothing.
     #[inline]
     pub fn take_owner(&mut self) -> Option<AnyBuf> {
         let owner = self.owner.take()?;

@@ -31,8 +31,8 @@ use user::User;
 /// Capacity of a slab; fixed at construction, so nothing is allocated per bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabShape {
-    /// Operations: slots that have a memory and a bio of one segment of their own. The user of the
-    /// slab names them by their places, 0 to `operations - 1`.
+    /// Operations: slots that each have a memory, and a bio of one segment. The user of the slab
+    /// names them by their places, 0 to `operations - 1`.
     pub operations: u32,
     /// Bios at once in addition to those of operations.
     pub bios: u32,
@@ -262,8 +262,8 @@ impl Slab {
         this.memory_id(slot.index)
     }
 
-    /// [`Slab::begin`], and builds the operation's bio, which moves the first bytes of the buffer, as
-    /// many as the draft says.
+    /// As [`Slab::begin`], and builds the bio of the operation. The draft says how many of the
+    /// first bytes of the buffer the bio moves.
     ///
     /// # Panics
     /// As [`Slab::begin`]; also if `op` moves no bytes, the bio is of no bytes or of more than the
@@ -340,8 +340,8 @@ impl Slab {
     // --- bios
     // --------------------------------------------------------------------------------------------
 
-    /// Builds a bio that is not an operation's. Returns `None` if every slot for such bios is in use.
-    /// The slab keeps the object open until [`Slab::retire`].
+    /// Builds a bio that is not an operation's. Returns `None` if every slot for such bios is in
+    /// use. The slab keeps the object open until [`Slab::retire`].
     ///
     /// # Panics
     /// Panics if the span is stale, out of bounds, or longer than the segments of one bio, or if a

@@ -1,5 +1,5 @@
-//! What a direct read of btrfs really does on this kernel, and what `dio` says of it. The kernel
-//! has changed that more than once, also in its stable series.
+//! Direct reads of btrfs on this kernel: from the device or through the page cache, and whether
+//! `dio` reports the same. Kernels have changed that more than once, also in stable series.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -28,7 +28,7 @@ pub fn btrfs() -> Outcome {
             File::open(path).unwrap().sync_all().unwrap();
         }
         let Some(is_buffered) = is_buffered(Path::new(&one)) else {
-            return Err("only cachestat tells which pages are cached (since 6.5)".to_owned());
+            return Err("only cachestat reports which pages are cached (since 6.5)".to_owned());
         };
         for path in [&one, &other] {
             leave_cache(Path::new(path));
@@ -48,7 +48,8 @@ pub fn btrfs() -> Outcome {
     Ok(())
 }
 
-/// The kernel's own answer, without diopter; `None` if this kernel does not tell.
+/// Returns true if a direct read, made without diopter, goes through the page cache; `None` if this
+/// kernel does not report it.
 fn is_buffered(path: &Path) -> Option<bool> {
     leave_cache(path);
     let direct = i32::try_from(OFlags::DIRECT.bits()).expect("a flag");

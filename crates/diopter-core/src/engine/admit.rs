@@ -1,21 +1,16 @@
 //! Admission: a request is taken whole or refused whole, before anything of it is queued.
 
-use diopter_os::{AnyBuf, RwFlags};
+use diopter_os::RwFlags;
 
-use crate::engine::core::Core;
 use crate::engine::hybrid::Chosen;
-use crate::engine::id;
-use crate::engine::pending::Order;
 use crate::engine::route::is_buffered_by_policy;
-use crate::engine::single::{Entry, plain_site, single_site};
 use crate::engine::target::Target;
 use crate::error::{AdmitError, AdmitErrorKind};
 use crate::limits::FILE_SIZE_MAX;
 use crate::outcome::DetourReason;
 use crate::policy::RoutePolicy;
-use crate::request::{Request, RequestId, RequestOp};
-use crate::sync::Arc;
-use crate::units::{FileRange, align_up, is_aligned, to_u64};
+use crate::request::RequestOp;
+use crate::units::{FileRange, align_up, is_aligned};
 
 /// A request that may be taken in.
 #[derive(Clone, Copy)]
@@ -25,102 +20,6 @@ pub struct Admitted {
     /// It has bytes, in whole blocks, and needs nothing but aligned memory to go to the file
     /// directly.
     pub(crate) is_plain: bool,
-}
-
-impl Core {
-    /// Admits a request and takes it in; returns its id. The memory stays with a request that is
-    /// refused. Inlined, because most callers have constants in the request.
-    #[inline(always)]
-    pub(super) fn start(
-        &mut self,
-        target: &Arc<Target>,
-        request: &mut Request,
-    ) -> Result<RequestId, Box<AdmitError>> {
-        let id = match self.start_plain(target, request) {
-            Some(id) => id,
-            None => self.start_other(target, request)?,
-        };
-        self.completer.note_started(id::place_of(id), &self.table);
-        Ok(id)
-    }
-
-    /// Starts a request that goes to the file as it is: whole blocks, aligned memory, one bio.
-    /// `None` for any other, and if it cannot start now.
-    #[inline(always)]
-    fn start_plain(&mut self, target: &Arc<Target>, request: &mut Request) -> Option<RequestId> {
-        let memory = request.memory.as_ref()?;
-        let is_write = match request.op {
-            RequestOp::Read if memory.is_writable() => false,
-            RequestOp::Write => true,
-            _ => return None,
-        };
-        if self.broken.is_some() || !self.table.has_room() {
-            return None;
-        }
-        let (length, address) = (to_u64(memory.len()), memory.as_ptr().addr());
-        let range = (request.offset.get(), length);
-        let range = plain(target, is_write, range, &self.policies.route)?;
-        let site = plain_site(target, range, address)?;
-        if self.flight.is_too_large_to_poll(target, length) {
-            return None;
-        }
-        let order = Order { op: request.op, range, flags: request.flags };
-        let hold = if is_write { Some(self.enter_lock(target, range)?) } else { None };
-        let buf = request.memory.take()?;
-        let entry = Entry { hold, has_share: false };
-        Some(self.begin_single(target, &order, buf, (site, entry)))
-    }
-
-    /// Starts any other request.
-    #[inline(never)]
-    fn start_other(
-        &mut self,
-        target: &Arc<Target>,
-        request: &mut Request,
-    ) -> Result<RequestId, Box<AdmitError>> {
-        let Request { op, offset, flags, .. } = *request;
-        let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
-        let range = (offset.get(), length);
-        self.check_start(request, range)?;
-        let route = self.policies.route;
-        let admitted = check(target, op, range, route).map_err(Box::new)?;
-        let site = request.memory.as_ref().and_then(|memory| {
-            let address = memory.as_ptr().addr();
-            single_site(target, (op, admitted), address, &self.policies)
-        });
-        let site = site.filter(|_| !self.flight.is_too_large_to_poll(target, length));
-        let flags = note_route(target, op, admitted, route, flags);
-        let order = Order { op, range: admitted.range, flags };
-        Ok(self.take_in(target, &order, request.memory.take(), site))
-    }
-
-    /// Refuses a request that the engine cannot take in now, or never.
-    fn check_start(
-        &mut self,
-        request: &Request,
-        (offset, length): (u64, u64),
-    ) -> Result<(), Box<AdmitError>> {
-        let range = FileRange::new(offset, offset.saturating_add(length));
-        let refuse = |kind, why| Err(Box::new(AdmitError { kind, range, why }));
-        if request.op.is_transfer() == request.memory.is_none() {
-            let why = "a read or write carries memory, a sync carries none";
-            return refuse(AdmitErrorKind::WrongMemory, why);
-        }
-        let is_writable = |memory: &AnyBuf| memory.is_writable();
-        if request.op == RequestOp::Read && !request.memory.as_ref().is_some_and(is_writable) {
-            let why = "a read fills its memory, and this buffer can only be written from";
-            return refuse(AdmitErrorKind::WrongMemory, why);
-        }
-        if self.broken.is_some() {
-            let why = "the engine has lost its backend; take its results and open a new one";
-            return refuse(AdmitErrorKind::BackendLost, why);
-        }
-        if !(self.table.has_room() || self.make_room()) {
-            let why = "the engine is full; take finished requests first";
-            return refuse(AdmitErrorKind::Full, why);
-        }
-        Ok(())
-    }
 }
 
 /// The range of a request, cut or refused where no file has bytes.
@@ -145,7 +44,7 @@ pub fn check(
 /// Returns the range of a read or write that has bytes, in whole blocks, and that needs nothing but
 /// aligned memory to go to the file directly; `None` for any other.
 #[inline(always)]
-fn plain(
+pub(super) fn plain(
     target: &Target,
     is_write: bool,
     (offset, length): (u64, u64),

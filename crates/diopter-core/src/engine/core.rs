@@ -246,8 +246,8 @@ impl Core {
         Some(self.take_out(place))
     }
 
-    /// Returns true for a read, and for a write or sync of which no bio was handed over, that did not
-    /// complete yet.
+    /// Returns true for a read, and for a write or sync of which no bio was handed over; false once
+    /// it has completed.
     pub fn may_be_cancelled(&self, id: RequestId) -> bool {
         self.table.place_of(id).is_some_and(|place| {
             let pending = &self.table.entries[place];

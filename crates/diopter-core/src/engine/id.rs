@@ -18,7 +18,7 @@ const PLACES: u64 = 1 << 12;
 
 const _: () = assert!(IN_FLIGHT_MAX as u64 <= PLACES && BLOCK.is_multiple_of(PLACES));
 
-/// Returns the first id of a block that nobody has had, for place 0.
+/// Returns the first id of a block that no engine has had, for place 0.
 #[cold]
 pub(super) fn first() -> u64 {
     // 0 is not an id: it marks a free place.

@@ -312,7 +312,8 @@ impl Pending {
         }
     }
 
-    /// Fills a free place, as a request of a single bio. Any other is [`Pending::begin_phases`] next.
+    /// Fills a free place, as a request of a single bio. [`Pending::begin_phases`] is next for any
+    /// other.
     #[inline(always)]
     pub(crate) fn occupy(&mut self, number: u64, target: TargetId, order: &Order) {
         debug_assert!(self.target.is_none() && self.outstanding == 0 && self.hold.is_none());

@@ -24,7 +24,7 @@ use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::sync::Arc;
 use crate::units::{Bytes, FileRange, is_aligned, to_u32, to_u64, to_usize};
 
-/// What a request of one bio has entered: its lock, and the share of its object.
+/// The lock that a request of one bio has entered, and whether it has a share of its object.
 pub(super) struct Entry {
     pub(super) hold: Option<Hold>,
     pub(super) has_share: bool,
@@ -123,8 +123,8 @@ impl Core {
         result_of(target, op, range, result)
     }
 
-    /// Takes an admitted request in; the caller has checked `Table::has_room`. A request with a site
-    /// is built right away. Returns its id.
+    /// Takes an admitted request in; the caller has checked `Table::has_room`. The bio of a request
+    /// with a site is built at once. Returns the id.
     pub(crate) fn take_in(
         &mut self,
         target: &Arc<Target>,
@@ -175,8 +175,8 @@ impl Core {
         Some(hold)
     }
 
-    /// Starts a request as one bio on its own memory. The range may be shorter than the memory, where
-    /// the file is.
+    /// Starts a request as one bio on its own memory, which may be longer than the range: a file of
+    /// fixed size ends there.
     #[inline(always)]
     pub(super) fn begin_single(
         &mut self,
@@ -201,8 +201,8 @@ impl Core {
         request
     }
 
-    /// Starts any other request: a small one whose memory alone is misaligned as one bio on a bounce
-    /// buffer, all others by their phases.
+    /// Starts any other request: as one bio on a bounce buffer where the request is small and its
+    /// memory alone is misaligned, else by its phases.
     #[inline(never)]
     fn begin_other(
         &mut self,

@@ -1,4 +1,4 @@
-//! Operations: slots with a memory and a bio of their own.
+//! Operations: slots that each have a memory and a bio.
 
 use super::*;
 

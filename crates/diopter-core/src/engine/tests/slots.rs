@@ -85,7 +85,7 @@ fn a_backend_that_is_lost_while_bios_wait_for_a_slot_ends_each_request_once() {
     }
 }
 
-/// What a device may still touch is set aside for good: the memory, the bio, the place.
+/// Memory, bio and place that a device may still use are set aside for good.
 #[test]
 fn the_slot_of_a_request_that_a_lost_backend_has_is_never_used_again() {
     let mut bench = Bench::new(0, 2);
@@ -137,7 +137,7 @@ fn a_write_may_be_cancelled_until_it_is_in_the_device() {
         bench.core.is_timed = is_timed;
         let id = bench.start(Request::write(0, memory(4096)));
         let other = bench.start(Request::write(8192, memory(4096)));
-        assert!(bench.core.may_be_cancelled(id), "nobody has seen it");
+        assert!(bench.core.may_be_cancelled(id), "it is in the backlog");
         bench.core.turn(Wait::Poll);
         assert_eq!(bench.core.flight.slab.held(), 2);
         assert!(!bench.core.may_be_cancelled(id), "timed: {is_timed}");
@@ -154,8 +154,8 @@ fn a_write_may_be_cancelled_until_it_is_in_the_device() {
     }
 }
 
-/// The device has bytes behind the end of the file, as an image has. A read goes no further, wherever
-/// its memory ends.
+/// The device has bytes behind the end of the file, as an image has. A read ends with the file,
+/// also where its memory goes on.
 #[test]
 fn a_read_past_the_end_of_a_file_of_fixed_size_moves_the_bytes_of_the_file_alone() {
     const SIZE: u64 = 8192;
