@@ -45,13 +45,12 @@ def test_transfers(path: pathlib.Path) -> None:
 
 
 def test_many_requests_at_once(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
-    path.write_bytes(content(4 * MIB))
+    expected = content(4 * MIB)
 
     async def run() -> None:
         with diopter_io.open(path) as file:
             offsets = [4097 * n for n in range(1000)]
             parts = await asyncio.gather(*(file.read_at_async(100, at) for at in offsets))
-            expected = content(4 * MIB)
             assert parts == [expected[at : at + 100] for at in offsets]
 
     try:
