@@ -269,7 +269,7 @@ impl Slab {
     /// As [`Slab::begin`]; also if `op` moves no bytes, the bio is of no bytes or of more than the
     /// buffer has, or a read would fill a buffer that may only be written from.
     #[inline(always)]
-    pub fn begin_whole(
+    pub fn begin_with_bio(
         &self,
         place: usize,
         buf: AnyBuf,
@@ -456,7 +456,7 @@ impl Slab {
 
 const HAS_ITS_BUFFER: &str = "an operation takes one buffer";
 
-/// The rule of [`Slab::begin_whole`].
+/// The rule of [`Slab::begin_with_bio`].
 const MOVES_ITS_BYTES: &str = "the bio of an operation moves its bytes, as its buffer permits";
 
 #[cold]

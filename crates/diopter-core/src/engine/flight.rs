@@ -85,19 +85,10 @@ impl Flight {
         self.add_to(place, pending, spec, (runs, false));
     }
 
-    /// Puts a bio that was built into the backlog: the one of its request, which has its place.
+    /// Puts a bio of `length` bytes, which was built, into the backlog. `request` is the place of
+    /// its request.
     #[inline(always)]
-    pub(crate) fn add_single(
-        &mut self,
-        pending: &mut Pending,
-        bio: (BioId, ObjectHandle, u64),
-        has_share: bool,
-    ) {
-        self.push(bio.0.index(), pending, bio, has_share);
-    }
-
-    #[inline(always)]
-    fn push(
+    pub(crate) fn push(
         &mut self,
         request: usize,
         pending: &mut Pending,

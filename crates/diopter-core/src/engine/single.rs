@@ -190,14 +190,14 @@ impl Core {
         let place = self.occupy(target, order);
         let length = to_u32(order.range.length());
         let draft = BioSpec { op, object, offset, span: length, flags };
-        let (memory, id) = self.flight.slab.begin_whole(place, buf, draft);
+        let (memory, id) = self.flight.slab.begin_with_bio(place, buf, draft);
         let pending = &mut self.table.entries[place];
         pending.memory = Some(memory);
         if entry.hold.is_some() {
             pending.hold = entry.hold;
         }
         let request = RequestId(pending.id);
-        self.flight.add_single(pending, (id, object.handle(), length.into()), entry.has_share);
+        self.flight.push(place, pending, (id, object.handle(), length.into()), entry.has_share);
         request
     }
 
@@ -250,7 +250,7 @@ impl Core {
         pending.hold = entry.hold;
         pending.window.bounce = Some(bounce);
         pending.state = State::SingleBounced;
-        self.flight.add_single(pending, (id, object.handle(), length), entry.has_share);
+        self.flight.push(place, pending, (id, object.handle(), length), entry.has_share);
         true
     }
 

@@ -22,7 +22,7 @@ fn any(bytes: &[u8]) -> AnyBuf {
 #[test]
 fn an_operation_moves_its_whole_buffer_and_gives_it_back() {
     let (slab, file) = (slab_of(2, 0), file_of(b"content"));
-    let (memory, id) = slab.begin_whole(1, any(&[0; 7]), whole(Op::Read, &file));
+    let (memory, id) = slab.begin_with_bio(1, any(&[0; 7]), whole(Op::Read, &file));
     assert_eq!((id.index(), slab.memory_length(memory), slab.memories()), (1, 7, 1));
     assert_eq!((slab.spec(id).length(), slab.segments(id)), (7, 1));
     assert!(!slab.is_vacant(1) && slab.is_vacant(0));
@@ -39,7 +39,7 @@ fn an_operation_moves_its_whole_buffer_and_gives_it_back() {
 #[test]
 fn the_buffer_of_an_operation_stays_while_its_bio_is_in_use() {
     let (slab, file) = (slab_of(1, 0), file_of(b"content"));
-    let (_, id) = slab.begin_whole(0, any(&[0; 7]), whole(Op::Read, &file));
+    let (_, id) = slab.begin_with_bio(0, any(&[0; 7]), whole(Op::Read, &file));
     assert!(slab.end(0).is_none(), "it is built");
     let bio = slab.hold_for_thread(id);
     assert!(slab.end(0).is_none(), "it is held");
@@ -80,13 +80,13 @@ fn a_bio_that_was_built_on_the_buffer_of_an_operation_is_not_held_after_its_end(
 #[test]
 fn an_operation_begins_once_and_only_at_its_place() {
     let (slab, file) = (slab_of(1, 1), file_of(b"content"));
-    let (_, id) = slab.begin_whole(0, any(&[0; 7]), whole(Op::Read, &file));
+    let (_, id) = slab.begin_with_bio(0, any(&[0; 7]), whole(Op::Read, &file));
     let in_use = "the bio of the operation is in use";
     check_panics(in_use, || slab.begin(0, any(&[0; 7])));
-    check_panics(in_use, || slab.begin_whole(0, any(&[0; 7]), whole(Op::Read, &file)));
+    check_panics(in_use, || slab.begin_with_bio(0, any(&[0; 7]), whole(Op::Read, &file)));
     slab.retire(id);
     check_panics("one buffer", || slab.begin(0, any(&[0; 7])));
-    check_panics("one buffer", || slab.begin_whole(0, any(&[0; 7]), whole(Op::Read, &file)));
+    check_panics("one buffer", || slab.begin_with_bio(0, any(&[0; 7]), whole(Op::Read, &file)));
     check_panics("the place of an operation", || slab.begin(1, any(&[0; 7])));
     check_panics("the place of an operation", || slab.end(1));
     assert_eq!(slab.end(0).expect("the first buffer").len(), 7);
@@ -97,22 +97,24 @@ fn the_bio_of_an_operation_moves_bytes_as_its_buffer_permits() {
     let (slab, file) = (slab_of(5, 0), file_of(b""));
     let shared = || AnyBuf::new(Arc::<[u8]>::from(&b"shared."[..]));
     let rule = "moves its bytes, as its buffer permits";
-    check_panics(rule, || slab.begin_whole(0, shared(), whole(Op::Read, &file)));
-    check_panics(rule, || slab.begin_whole(1, any(b"0123456"), whole(Op::SyncData, &file)));
-    check_panics(rule, || slab.begin_whole(2, any(b"0123456"), first(0, Op::Write, &file)));
-    check_panics(rule, || slab.begin_whole(3, any(b"0123456"), first(8, Op::Read, &file)));
-    check_panics(rule, || slab.begin_whole(4, AnyBuf::new(Vec::new()), first(0, Op::Write, &file)));
+    check_panics(rule, || slab.begin_with_bio(0, shared(), whole(Op::Read, &file)));
+    check_panics(rule, || slab.begin_with_bio(1, any(b"0123456"), whole(Op::SyncData, &file)));
+    check_panics(rule, || slab.begin_with_bio(2, any(b"0123456"), first(0, Op::Write, &file)));
+    check_panics(rule, || slab.begin_with_bio(3, any(b"0123456"), first(8, Op::Read, &file)));
+    check_panics(rule, || {
+        slab.begin_with_bio(4, AnyBuf::new(Vec::new()), first(0, Op::Write, &file))
+    });
     for place in 0..5 {
         assert!(slab.end(place).is_some(), "what it had taken in leaves");
     }
-    let (_, id) = slab.begin_whole(0, shared(), whole(Op::Write, &file));
+    let (_, id) = slab.begin_with_bio(0, shared(), whole(Op::Write, &file));
     assert_eq!(rw::run_now(&slab, id), Ok(7));
 }
 
 #[test]
 fn a_bio_of_the_first_bytes_leaves_the_rest_of_the_buffer_alone() {
     let (slab, file) = (slab_of(1, 0), file_of(b"content"));
-    let (_, id) = slab.begin_whole(0, any(&[9; 7]), first(3, Op::Read, &file));
+    let (_, id) = slab.begin_with_bio(0, any(&[9; 7]), first(3, Op::Read, &file));
     assert_eq!(slab.spec(id).length(), 3);
     assert_eq!(rw::run_now(&slab, id), Ok(3));
     slab.retire(id);
@@ -144,23 +146,23 @@ fn an_id_of_another_slab_reaches_no_memory_that_has_left() {
 #[test]
 fn an_operation_that_is_held_for_ever_keeps_its_buffer_and_its_place() {
     let (slab, file) = (slab_of(2, 0), file_of(b""));
-    let (_, id) = slab.begin_whole(0, any(b"kept"), first(4, Op::Write, &file));
+    let (_, id) = slab.begin_with_bio(0, any(b"kept"), first(4, Op::Write, &file));
     drop(slab.hold_for_thread(id));
     assert!(slab.end(0).is_none() && !slab.is_vacant(0));
     check_panics("a held bio stays", || slab.retire(id));
     check_panics("in use", || slab.begin(0, any(b"other")));
     assert_eq!((slab.held(), slab.held_bios()), (1, vec![id]));
-    let (_, other) = slab.begin_whole(1, any(b"other"), first(5, Op::Write, &file));
+    let (_, other) = slab.begin_with_bio(1, any(b"other"), first(5, Op::Write, &file));
     assert_eq!(rw::run_now(&slab, other), Ok(5));
 }
 
 #[test]
 fn a_stale_id_is_never_the_bio_of_the_next_operation_at_a_place() {
     let (slab, file) = (slab_of(1, 0), file_of(b"content"));
-    let (_, stale) = slab.begin_whole(0, any(&[0; 7]), whole(Op::Read, &file));
+    let (_, stale) = slab.begin_with_bio(0, any(&[0; 7]), whole(Op::Read, &file));
     slab.retire(stale);
     assert!(slab.end(0).is_some());
-    let (_, fresh) = slab.begin_whole(0, any(&[0; 7]), whole(Op::Read, &file));
+    let (_, fresh) = slab.begin_with_bio(0, any(&[0; 7]), whole(Op::Read, &file));
     assert_eq!(stale.index(), fresh.index());
     assert_ne!(stale.to_user_data(), fresh.to_user_data());
     check_panics("a bio id that is in use", || slab.retire(stale));
