@@ -3,17 +3,14 @@
 
 use std::time::Duration;
 
-use diopter_os::{BioId, Errno, MemoryId, RwFlags};
+use diopter_os::{Errno, MemoryId, RwFlags};
 
 use crate::backend::Wait;
 use crate::engine::core::Core;
-use crate::engine::next::Obstacle;
-use crate::engine::pending::{Order, ResultOwner};
-use crate::engine::step::Step;
+use crate::engine::run::{Obstacle, Order, Step};
 use crate::engine::target::Target;
 use crate::engine::this_thread::{others_have_writes_at, reap_this_thread};
-use crate::engine::wait::{Deadline, INODE_LOCK_SLICE};
-use crate::engine::{overlap, report, wait};
+use crate::engine::wait::{self, Deadline, INODE_LOCK_SLICE};
 use crate::error::IoError;
 use crate::inode_lock::Ticket;
 use crate::limits::{FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, WAIT_SLICE, YIELD_MAX};
@@ -38,10 +35,8 @@ impl Core {
         order: &Order,
         memory: Option<MemoryId>,
     ) -> Result<Bytes, IoError> {
-        let place = self.occupy(target, order);
-        let pending = &mut self.table.entries[place];
-        (pending.memory, pending.result_owner) = (memory, ResultOwner::BlockedCaller);
-        pending.begin_phases(target);
+        let place = self.table.occupy(target, order);
+        self.table.begin_blocking(place, memory);
         loop {
             match self.step(place, target) {
                 Step::Ended => break,
@@ -55,11 +50,7 @@ impl Core {
             }
         }
         self.release(place, target);
-        self.table.free.push(place);
-        let pending = &mut self.table.entries[place];
-        pending.memory = None;
-        pending.id = 0;
-        report::result(pending)
+        self.table.take_out_blocking(place)
     }
 
     /// Runs `f` while no write of `target` is in flight in this process, and after every write that
@@ -108,49 +99,6 @@ impl Core {
                 }
             }
         }
-    }
-
-    /// A window of one bio that is waited for on the spot is one system call on this thread. What
-    /// is queued may have something to copy meanwhile. Returns true if all bios that were built are
-    /// back, where they are to be plain system calls.
-    pub(super) fn call_or_queue(&mut self, place: usize, target: &Target, is_built: bool) -> bool {
-        let pending = &self.table.entries[place];
-        if pending.is_tried_plainly() {
-            let bios = self.flight.take_from_backlog(place);
-            let has_some = !bios.is_empty();
-            for id in bios {
-                self.call(place, id);
-            }
-            return has_some;
-        }
-        let is_one = pending.outstanding == 1 && pending.window.ends.is_empty();
-        let copies = overlap::has_copies(pending, target, &self.flight.slab, &self.policies);
-        // Queueing pays off for a read. The kernel may hand a queued write to a worker thread,
-        // which can cost more than the copy saves.
-        if pending.is_blocking() && is_built && is_one && (!copies || pending.is_write()) {
-            let last = self.flight.backlog.last().copied();
-            if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
-                self.flight.backlog.pop();
-                debug_assert_eq!(self.flight.notes[id.index()].request, place);
-                self.call(place, id);
-            }
-        } else if copies && !self.overlap_queue.contains(&place) {
-            self.overlap_queue.push_back(place);
-        }
-        false
-    }
-
-    /// Runs a bio of the request at `place` as a system call on this thread.
-    fn call(&mut self, place: usize, id: BioId) {
-        let result = self.backend.run_now(id);
-        self.flight.retire(id);
-        let runs = self.flight.runs[id.index()];
-        let pending = &mut self.table.entries[place];
-        if result.map_or(0, u64::from) < runs.length() || result.is_err() {
-            // Attempts end by the time that they take.
-            pending.timing.reaped = self.backend.now();
-        }
-        report::note_bio(pending, runs, result);
     }
 
     /// Waits for what is not the request's own: this engine's other requests, other engines of this

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use diopter_os::{EventFd, RwFlags, Slab};
+use diopter_os::{EventFd, RwFlags};
 
 use crate::backend::Backend;
 use crate::clock::Nanos;
@@ -14,10 +14,8 @@ use crate::completion::{
     completion_context, needs_facts,
 };
 use crate::engine::bounce::BouncePool;
-use crate::engine::copies::{self, BufferMapping};
 use crate::engine::job::{Attached, Completed, Ended, Job, LateCopy, note_dropped};
-use crate::engine::pending::{self, Pending};
-use crate::engine::table::Table;
+use crate::engine::run::{self, Pending, Table};
 use crate::engine::target::Target;
 use crate::engine::this_thread::reap_this_thread;
 use crate::engine::wait::{Deadline, INODE_LOCK_SLICE};
@@ -26,7 +24,7 @@ use crate::outside::{Outside, Panic};
 use crate::policy::CompletionPolicy;
 use crate::request::{FinishedRequest, RequestId};
 use crate::sync::{Arc, Weak};
-use crate::units::{FileRange, to_usize};
+use crate::units::FileRange;
 use crate::workers::Workers;
 
 /// Where a completion that has run gives back what it had.
@@ -272,7 +270,7 @@ impl Completer {
     }
 
     fn note_facts(&mut self, place: usize, table: &Table) {
-        let pending = &table.entries[place];
+        let pending = table.at(place);
         if !pending.is_write() {
             return;
         }
@@ -281,21 +279,9 @@ impl Completer {
         self.attached(place).facts = facts;
     }
 
-    /// Keeps the bounce buffer of a read whose last bytes are still to be copied out of it.
-    pub fn keep_bounce(
-        &mut self,
-        place: usize,
-        pending: &mut Pending,
-        slab: &Slab,
-        part: FileRange,
-    ) {
-        copies::catch_up(pending, slab);
-        let from = BufferMapping::of(pending).place_of(part.start());
-        let bounce = pending.window.bounce.take().expect("a bounced window has a buffer");
-        let to = to_usize(part.start() - pending.range.start());
-        let length = to_usize(part.length());
-        let bounce = bounce.leave(slab).expect("every bio of it is back");
-        self.attached(place).copy = Some(LateCopy { bounce, from, to, length });
+    /// Has the last bytes of a read copied with its completion.
+    pub fn attach_copy(&mut self, place: usize, copy: LateCopy) {
+        self.attached(place).copy = Some(copy);
         self.attached_count += 1;
     }
 
@@ -314,7 +300,7 @@ impl Completer {
         if !(self.needs_facts && facts.is_write) {
             return facts;
         }
-        let is_flushed = matches!(pending.durability, pending::Durability::Flushed { .. });
+        let is_flushed = matches!(pending.durability, run::Durability::Flushed { .. });
         let flags = pending.write_flags(target);
         facts.durability = if flags.has(RwFlags::SYNC) {
             Durability::All
@@ -392,7 +378,7 @@ impl Completer {
         match what {
             Completed::Result(mut finished, target) => {
                 finished.set_finished(|| to.backend.now());
-                if !to.table.entries[place].is_discarded() {
+                if !to.table.at(place).is_discarded() {
                     let target = target.as_ref().map(Arc::downgrade);
                     return self.returned.push_back((place, *finished, target));
                 }

@@ -1,9 +1,9 @@
 //! `Core`: the engine of one thread, with its table of requests, the bios in flight and a backend.
-//! `round.rs` is one round of it, `step.rs` how a request goes through its phases.
+//! `round.rs` is one round of it, `run/` how a request goes through its phases.
 
 use std::collections::VecDeque;
 
-use diopter_os::{Errno, Slab, SlabShape, fork};
+use diopter_os::{Slab, SlabShape, fork};
 
 use crate::backend::{Backend, Checked, Completions, SelectedBackend, Wait};
 use crate::clock::Nanos;
@@ -13,8 +13,7 @@ use crate::engine::flight::{BioNote, Flight};
 use crate::engine::large_bios::LargeBios;
 use crate::engine::options::{BackendChoice, EngineOptions};
 use crate::engine::orphaned_locks::OrphanedLock;
-use crate::engine::pending::{Failure, Pending, ResultOwner, State};
-use crate::engine::table::Table;
+use crate::engine::run::{Pending, Table};
 use crate::engine::target::Target;
 use crate::engine::this_thread::{ThreadEngine, reap_this_thread, shard};
 use crate::engine::wait::INODE_LOCK_SLICE;
@@ -57,8 +56,6 @@ pub struct Core {
     /// The backend's clock, read once before a round's bios go out and once when some came back;
     /// not 0 and of no meaning if it is not read.
     pub(super) now: Nanos,
-    /// Requests that were taken in.
-    pub(super) taken: u64,
     /// A waiting request can continue as soon as what is built was handed over.
     pub must_poll: bool,
     pub table: Table,
@@ -134,7 +131,6 @@ impl Core {
             overlap_queue: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX as usize),
             orphaned_locks: Vec::new(),
             outside: Outside::new(),
-            taken: 0,
             shard: shard(),
             is_timed: false,
             now: Nanos(1),
@@ -154,7 +150,7 @@ impl Core {
             has_some = completer.collect(COMPLETION_SLICE, &mut to);
         }
         let is_discarded = |pending: &Pending| pending.is_discarded() && pending.target.is_some();
-        while !self.table.has_room() && self.table.entries.iter().any(is_discarded) {
+        while !self.table.has_room() && self.table.iter().any(is_discarded) {
             self.tick_or_pause(Wait::Block(WAIT_SLICE));
         }
         self.table.has_room()
@@ -166,7 +162,7 @@ impl Core {
             target.latch_untaken_error(&finished);
             self.outside.drop_memory_of(finished);
         } else if let Some(place) = self.table.place_of(id) {
-            self.table.entries[place].result_owner = ResultOwner::Dropped;
+            self.table.set_dropped(place);
         }
     }
 
@@ -250,7 +246,7 @@ impl Core {
     /// it has completed.
     pub fn may_be_cancelled(&self, id: RequestId) -> bool {
         self.table.place_of(id).is_some_and(|place| {
-            let pending = &self.table.entries[place];
+            let pending = self.table.at(place);
             let is_submitted = if pending.state.is_single() {
                 !self.flight.is_in_backlog(place)
             } else {
@@ -263,32 +259,11 @@ impl Core {
     /// Cancels a request, as far as that is possible.
     pub fn cancel(&mut self, id: RequestId) {
         let Some(place) = self.table.place_of(id) else { return };
-        let pending = &mut self.table.entries[place];
-        if pending.target.is_none() {
+        if self.table.at(place).target.is_none() {
             // Completed already, and not taken.
             return;
         }
-        if pending.state.is_single() {
-            let is_handed_over = !self.flight.is_in_backlog(place);
-            self.table.leave_fast_path(place, &mut self.flight, is_handed_over);
-        }
-        let pending = &mut self.table.entries[place];
-        pending.is_cancelled = true;
-        // Never submitted: the backend has not seen them.
-        let untried = self.flight.drop_from_backlog(place);
-        pending.outstanding -= untried;
-        if matches!(pending.state, State::In(_)) && (untried > 0 || !pending.window.is_built) {
-            // The part of the window that is not in the device will not be submitted; the rest may
-            // still complete.
-            let (errno, range) = (Errno::ECANCELED, pending.window.range);
-            let failure = Failure { errno, range, kind: None, is_edge_read: false };
-            pending.report.failure.get_or_insert(failure);
-            pending.window.is_built = true;
-        }
-        if pending.outstanding == 0 {
-            if !pending.is_waiting {
-                self.table.set_waiting(place);
-            }
+        if !self.table.cancel(place, &mut self.flight) {
             return;
         }
         for bio in self.flight.slab.held_bios() {

@@ -5,7 +5,6 @@ use diopter_os::{BioDraft, BioId, ObjectHandle, Slab};
 
 use crate::backend::Backend;
 use crate::engine::large_bios::LargeBios;
-use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::limits::BULK_BYTES_MIN;
 use crate::policy::{DepthPolicy, Policies};
@@ -74,31 +73,18 @@ fn depth_of(backend: &dyn Backend, depth: DepthPolicy) -> u32 {
 }
 
 impl Flight {
-    /// Builds one bio and puts it into the backlog.
-    pub(crate) fn add(
-        &mut self,
-        place: usize,
-        pending: &mut Pending,
-        spec: BioDraft<'_>,
-        runs: StridedRange,
-    ) {
-        self.add_to(place, pending, spec, (runs, false));
-    }
-
     /// Puts a bio of `length` bytes, which was built, into the backlog. `request` is the place of
     /// its request.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
         request: usize,
-        pending: &mut Pending,
         (id, object, length): (BioId, ObjectHandle, u64),
         has_share: bool,
     ) {
         let is_large = self.large_bios.takes(length);
         self.notes[id.index()] = BioNote { request, has_share, is_large };
         self.backlog.push(id);
-        pending.outstanding += 1;
         if has_share {
             self.count_share(object);
         }
@@ -116,17 +102,16 @@ impl Flight {
         }
     }
 
-    /// As [`Flight::add`], for an object that has a share of the engine.
-    pub(crate) fn add_to(
+    /// Builds a bio of the request at a place, and puts it into the backlog.
+    pub(crate) fn add(
         &mut self,
         place: usize,
-        pending: &mut Pending,
         spec: BioDraft<'_>,
         (runs, has_share): (StridedRange, bool),
     ) {
         let id = self.slab.build(spec).expect("the caller has seen a vacancy");
         self.has_parts = true;
-        self.push(place, pending, (id, spec.object.handle(), spec.length().into()), has_share);
+        self.push(place, (id, spec.object.handle(), spec.length().into()), has_share);
         self.runs[id.index()] = runs;
     }
 

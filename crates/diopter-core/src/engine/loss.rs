@@ -12,16 +12,11 @@ use crate::engine::bounce::BouncePool;
 use crate::engine::completer::Completer;
 use crate::engine::core::Core;
 use crate::engine::job::note_dropped;
-use crate::engine::lock;
-use crate::engine::next::Phase;
 use crate::engine::orphaned_locks::OrphanedLock;
-use crate::engine::pending::{Durability, Failure, Pending, ResultOwner, State};
-use crate::engine::phase::flush;
-use crate::engine::table::Table;
+use crate::engine::run::{Pending, Table};
 use crate::engine::wait::Deadline;
-use crate::error::{BackendError, IoErrorKind};
+use crate::error::BackendError;
 use crate::limits::{TEARDOWN_WAIT_MAX, WAIT_SLICE};
-use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::request::{RequestId, RequestOp};
 use crate::sync::Arc;
 
@@ -76,7 +71,7 @@ impl Core {
         let error = BackendError { backend, errno: Errno::EBADF };
         let gone = Box::new(ClosedBackend { slab: self.flight.slab.clone(), error });
         std::mem::forget(std::mem::replace(&mut self.backend, gone));
-        let requests = u32::try_from(self.table.entries.len()).expect("as many as it was made for");
+        let requests = u32::try_from(self.table.places()).expect("as many as it was made for");
         self.table = Table::new(requests);
         self.flight.backlog.clear();
         self.flight.large_bios.clear();
@@ -92,8 +87,8 @@ impl Core {
     /// The backend is lost: every request ends; what was in the device is unknown, its memory
     /// leaks.
     pub(super) fn fail_all(&mut self) {
-        for place in 0..self.table.entries.len() {
-            let pending = &self.table.entries[place];
+        for place in 0..self.table.places() {
+            let pending = self.table.at(place);
             if pending.target.is_some() && pending.state.is_single() {
                 // A bio that was handed over is held by the slab; one of the backlog is not.
                 let is_handed_over = self.flight.slab.is_operation_held(place);
@@ -102,27 +97,13 @@ impl Core {
         }
         self.flight.drop_backlog();
         self.table.waiting.clear();
-        for place in 0..self.table.entries.len() {
-            if self.table.entries[place].target.is_none() {
+        for place in 0..self.table.places() {
+            if self.table.at(place).target.is_none() {
                 continue;
             }
-            strand_if_held(self, place);
-            let pending = &mut self.table.entries[place];
-            let (range, window) = (pending.rest(), pending.window.range);
-            if pending.outstanding > 0 {
-                let unknown = RangeOutcome { range: window, state: RangeState::Unknown };
-                paint(&mut pending.report.parts, unknown);
-            }
-            let kind = Some(IoErrorKind::BackendLost);
-            let failure = Failure { errno: Errno::EIO, range, kind, is_edge_read: false };
-            pending.report.failure = Some(failure);
-            pending.outstanding = 0;
-            let owes_flush = pending.durability == Durability::OwesFlush;
-            if owes_flush || pending.state == State::In(Phase::Flush) {
-                flush::give_up(pending);
-            }
-            pending.state = State::Ended;
-            if !pending.is_blocking() {
+            self.orphan_locks_if_held(place);
+            self.table.lose(place);
+            if !self.table.at(place).is_blocking() {
                 self.file_finished(place);
             }
         }
@@ -160,7 +141,7 @@ impl Core {
         // A request that a caller waits for in the call has completed, or a panic ended it.
         let is_left =
             |its: &Pending| its.target.is_some() && its.op != RequestOp::Read && !its.is_blocking();
-        while self.table.entries.iter().any(is_left) && !deadline.left().is_zero() {
+        while self.table.iter().any(is_left) && !deadline.left().is_zero() {
             let passed = Duration::from_nanos(self.backend.now().since(started));
             let is_stuck = self.backend.held() == 0
                 && !self.flight.has_backlog()
@@ -187,23 +168,18 @@ impl Core {
         completer.close(&mut to);
         completer.drop_all(&mut to);
         while let Some(place) = self.table.pop_finished() {
-            let target = self.table.entries[place]
-                .report
-                .failed_on
-                .take()
-                .and_then(|target| target.upgrade());
+            let target = self.table.take_failed_file(place);
             let finished = self.take_out(place);
             note_dropped(finished, target.as_ref(), &mut self.outside);
         }
-        for place in 0..self.table.entries.len() {
-            let pending = &mut self.table.entries[place];
-            if pending.is_blocking() {
+        for place in 0..self.table.places() {
+            if self.table.at(place).is_blocking() {
                 continue;
             }
-            pending.result_owner = ResultOwner::Dropped;
+            self.table.set_dropped(place);
+            let pending = self.table.at(place);
             if pending.op == RequestOp::Read && pending.target.is_some() {
-                let id = RequestId(pending.id);
-                self.cancel(id);
+                self.cancel(RequestId(pending.id));
             }
         }
         self.run_to_end();
@@ -212,8 +188,7 @@ impl Core {
     /// Takes the memory of the requests that are still in the table: its drop is code of users.
     /// Memory that a device may still use is left to the slab, which leaks it.
     fn take_memories(&mut self) {
-        for place in 0..self.table.entries.len() {
-            self.table.entries[place].memory = None;
+        for place in 0..self.table.places() {
             self.outside.drop_memory(self.flight.slab.end(place));
         }
     }
@@ -221,14 +196,14 @@ impl Core {
     /// Releases the requests that are still in the table after the backend is gone: the next flush
     /// of each file that they write fails, and blocks that a device may still write stay locked.
     fn leave_unfinished(&mut self) {
-        for place in 0..self.table.entries.len() {
-            let Some(id) = self.table.entries[place].target else { continue };
+        for place in 0..self.table.places() {
+            let Some(id) = self.table.at(place).target else { continue };
             let target = Arc::clone(self.table.targets.get(id));
-            if self.table.entries[place].is_write() {
+            if self.table.at(place).is_write() {
                 target.latch_flush_error(Errno::EIO);
             }
-            strand_if_held(self, place);
-            lock::release(&mut self.table.entries[place], &target);
+            self.orphan_locks_if_held(place);
+            self.table.release_locks(place, &target);
         }
         let is_over = self.flight.slab.held() == 0;
         for OrphanedLock { target, hold, touched, locked } in
@@ -250,22 +225,15 @@ impl Core {
             }
         }
     }
-}
 
-/// Puts aside the locks of a write if the device may still have one of its bios: until the bio has
-/// completed no other write may touch those blocks.
-fn strand_if_held(core: &mut Core, place: usize) {
-    let is_held = |bio: &BioId| core.flight.notes[bio.index()].request == place;
-    let pending = &mut core.table.entries[place];
-    let Some(id) = pending.target.filter(|_| pending.outstanding > 0) else { return };
-    if !core.flight.slab.held_bios().iter().any(is_held) {
-        return;
-    }
-    let (hold, locked) = (pending.hold.take(), pending.lock.locked.take());
-    if hold.is_some() || locked.is_some() {
-        let target = Arc::clone(core.table.targets.get(id));
-        let touched = target.touched(pending.range);
-        core.orphaned_locks.push(OrphanedLock { target, hold, touched, locked });
+    /// Puts aside the locks of a write if the device may still have one of its bios: until the bio
+    /// has completed no other write may touch those blocks.
+    fn orphan_locks_if_held(&mut self, place: usize) {
+        let is_held = |bio: &BioId| self.flight.notes[bio.index()].request == place;
+        let has_bios = self.table.at(place).outstanding > 0;
+        if has_bios && self.flight.slab.held_bios().iter().any(is_held) {
+            self.orphaned_locks.extend(self.table.take_locks(place));
+        }
     }
 }
 

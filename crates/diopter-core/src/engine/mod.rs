@@ -1,5 +1,5 @@
 //! The engine of one thread. `blocking.rs` and `handle.rs` are its entry points; a request that is
-//! one bio takes `single.rs`, any other goes through the phases, which `step.rs` calls.
+//! one bio takes `single.rs`, any other goes through the phases, which `run/step.rs` calls.
 
 mod space;
 pub mod hybrid;
@@ -18,27 +18,17 @@ pub(crate) mod bounce;
 mod large_bios;
 pub(crate) mod facts;
 pub(crate) mod plan;
-mod next;
 pub mod id;
-mod pending;
-mod copies;
 mod flight;
-mod judge;
-mod report;
-mod window;
-mod lock;
-mod phase;
+mod job;
+mod orphaned_locks;
+mod run;
 
 pub mod options;
-mod table;
-mod job;
 mod completer;
-mod orphaned_locks;
 mod core;
-mod overlap;
 mod single;
 mod start;
-mod step;
 mod round;
 mod loss;
 

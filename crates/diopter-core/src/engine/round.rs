@@ -6,18 +6,16 @@ use std::time::Duration;
 
 use diopter_os::{BioId, BioResult};
 
-use crate::backend::Wait;
-use crate::clock::Nanos;
+use crate::backend::{Completions, Wait};
 use crate::engine::completer::{Completer, Decision, Delivery};
 use crate::engine::core::Core;
 use crate::engine::flight::BioNote;
-use crate::engine::pending::{Report, State};
+use crate::engine::run::{Runner, Step};
 use crate::engine::target::Target;
 use crate::engine::this_thread::reap_this_thread;
 use crate::engine::wait::INODE_LOCK_SLICE;
-use crate::engine::{copies, lock, overlap, report};
+use crate::error::BackendError;
 use crate::limits::{COMPLETION_SLICE, WAIT_SLICE};
-use crate::outcome::Route;
 use crate::request::{FinishedRequest, RequestId};
 use crate::sync::Arc;
 
@@ -64,14 +62,11 @@ impl Core {
     /// Delivers a result as the rule says; what the request held is given back already.
     #[cold]
     fn deliver(&mut self, place: usize, target: Arc<Target>) {
-        let decided = self.completer.decide(place, &self.table.entries[place], &target);
+        let decided = self.completer.decide(place, self.table.at(place), &target);
         let Decision::Deliver(delivering) = decided else { return self.file_plain(place, &target) };
-        self.table.entries[place].timing.finished = self.now;
+        self.table.note_finished(place, self.now);
         let finished = self.take_out(place);
-        // Its place stays taken until it is delivered.
-        let kept = self.table.free.pop();
-        debug_assert_eq!(kept, Some(place));
-        self.table.entries[place].id = finished.id.0;
+        self.table.keep(place, finished.id);
         let (completer, mut to) = self.delivery();
         completer.deliver(*delivering, (place, finished), target, &mut to);
     }
@@ -115,14 +110,8 @@ impl Core {
 
     /// Files a result that is taken from its place.
     pub(super) fn file_plain(&mut self, place: usize, target: &Arc<Target>) {
-        let pending = &mut self.table.entries[place];
-        pending.timing.finished = self.now;
-        if !pending.is_discarded() {
-            let Report { failure, stopped, .. } = &pending.report;
-            if pending.is_write() && (failure.is_some() || stopped.is_some()) {
-                pending.report.failed_on = Some(Arc::downgrade(target));
-            }
-            self.table.file_other(place);
+        self.table.note_finished(place, self.now);
+        if self.table.file(place, target) {
             return;
         }
         let finished = self.take_out(place);
@@ -138,18 +127,12 @@ impl Core {
         }
         let how = (self.policies.depth, self.is_timed);
         self.flight.hand_over(&mut *self.backend, how, |request, is_submitted| {
-            let timing = &mut self.table.entries[request].timing;
-            if timing.started == Nanos::default() {
-                timing.started = self.now;
-            }
-            if is_submitted && timing.submitted == Nanos::default() {
-                timing.submitted = self.now;
-            }
+            self.table.note_handed_over(request, self.now, is_submitted);
         });
         // With nothing in the device there is nothing to wait for.
         let wait = if self.backend.held() == 0 { Wait::Poll } else { wait };
         let mut completions = std::mem::take(&mut self.completions);
-        let turned = overlap::submit_and_wait(self, wait, &mut completions);
+        let turned = self.submit_and_wait(wait, &mut completions);
         let came_back = !completions.is_empty();
         if came_back && self.is_timed {
             self.now = self.backend.now();
@@ -160,8 +143,7 @@ impl Core {
                 self.flight.large_bios.take_back(result);
             }
             if self.is_timed {
-                let timing = &mut self.table.entries[place].timing;
-                (timing.reaped, timing.finished) = (self.now, self.now);
+                self.table.note_reaped(place, self.now);
             }
             if !self.end_single(place, result) {
                 self.note_end(place, id, result);
@@ -180,19 +162,15 @@ impl Core {
     /// A bio of a request came back that may have others, or more to do.
     #[inline(never)]
     fn note_end(&mut self, place: usize, id: BioId, result: BioResult) {
-        if self.end_bounced(place, result) {
-            return;
+        if self.table.end_bounced(place, result, &self.flight.slab) {
+            return self.file_finished(place);
         }
-        if self.table.entries[place].state.is_single() {
+        if self.table.at(place).state.is_single() {
             self.table.leave_fast_path(place, &mut self.flight, true);
         }
         let runs = self.flight.runs[id.index()];
-        let pending = &mut self.table.entries[place];
-        if result.map_or(0, u64::from) < runs.length() || result.is_err() {
-            // Attempts end by the time that they take.
-            pending.timing.reaped = self.backend.now();
-        }
-        report::note_bio(pending, runs, result);
+        self.table.note_end(place, (runs, result), || self.backend.now());
+        let pending = self.table.at(place);
         // One that waits is stepped with the next round.
         if pending.outstanding == 0 && !pending.is_blocking() && !pending.is_waiting {
             self.advance(place);
@@ -201,39 +179,65 @@ impl Core {
 
     /// Gives back what an ended request holds, but for its memory and its place.
     pub(super) fn release(&mut self, place: usize, target: &Target) {
-        let pending = &mut self.table.entries[place];
-        debug_assert_eq!(pending.outstanding, 0, "no bio is left behind");
-        if let Some(failure) = pending.report.failure {
-            pending.report.finding = target.mapper.finding(failure.range.start());
-        }
-        lock::release(pending, target);
-        copies::catch_up(pending, &self.flight.slab);
-        if let Some(bounce) = pending.window.bounce.take() {
+        if let Some(bounce) = self.table.release(place, target, &self.flight.slab) {
             self.pool.put(&self.flight.slab, &bounce);
         }
-        let id = pending.target.take().expect("an occupied place");
-        drop(self.table.targets.leave(id));
     }
 
     /// Takes an ended request out of the table, with its result.
     pub fn take_out(&mut self, place: usize) -> FinishedRequest {
-        let finished = self.take_out_single(place);
-        let pending = &mut self.table.entries[place];
-        let finished = if self.is_timed { finished.timed(pending.timing) } else { finished };
-        if pending.state == State::SingleDone {
-            return finished;
-        }
-        pending.report.failed_on = None;
-        let (length, route) = (pending.range.length(), pending.report.route);
-        if pending.report.failure.is_none() && pending.at == pending.range.end() {
-            if route == Route::all_direct(length) {
-                return finished;
+        let memory = self.flight.slab.end(place);
+        self.table.take_out(place, memory, self.is_timed)
+    }
+
+    /// Submits what was handed over, and waits for completions. Before it waits, bounced requests
+    /// copy what they can while their bios are in the device, as long as nothing comes back
+    /// meanwhile.
+    fn submit_and_wait(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
+        while let Some(place) = self.overlap_queue.front().copied() {
+            self.backend.turn(Wait::Poll, done)?;
+            if !done.is_empty() {
+                return Ok(());
             }
-            if route == Route::all_bounced(length) {
-                return finished.bounced();
+            self.overlap_queue.pop_front();
+            self.table.overlap(place, &self.flight.slab, &self.policies);
+        }
+        self.backend.turn(wait, done)
+    }
+
+    /// Brings a request of `target` as far as it can go without waiting.
+    pub(super) fn step(&mut self, place: usize, target: &Target) -> Step {
+        let Core { table, flight, pool, backend, overlap_queue, policies, shard, .. } = self;
+        let backend = &mut **backend;
+        Runner { table, flight, pool, backend, overlap_queue, policies, shard: *shard }
+            .step(place, target)
+    }
+
+    /// Steps each queued request that waits.
+    pub(super) fn step_waiting(&mut self) {
+        self.must_poll = false;
+        for _ in 0..self.table.waiting.len() {
+            let Some(place) = self.table.pop_waiting(self.now) else { return };
+            self.advance(place);
+        }
+    }
+
+    /// Steps a queued request and files it by the state that it reaches.
+    fn advance(&mut self, place: usize) {
+        let target = self.table.target_at(place);
+        match self.step(place, &target) {
+            Step::InFlight => {}
+            Step::Waits(_) => self.table.set_waiting(place),
+            Step::AtBoundary => {
+                self.table.set_waiting(place);
+                self.must_poll = true;
+            }
+            Step::Ended => {
+                if let Some(copy) = self.table.take_late_copy(place, &self.flight.slab) {
+                    self.completer.attach_copy(place, copy);
+                }
+                self.file_finished(place);
             }
         }
-        let (result, outcome) = report::conclude(pending);
-        finished.ended(result, outcome, route)
     }
 }

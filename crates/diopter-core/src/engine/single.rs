@@ -11,14 +11,12 @@ use crate::bio::pieces;
 use crate::engine::admit::{Admitted, buffered};
 use crate::engine::core::Core;
 use crate::engine::flight::share_of;
-use crate::engine::judge;
-use crate::engine::pending::{Order, Pending, State, is_again};
+use crate::engine::run::{Order, is_again, is_end_of_file};
 use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::extent::ExtentState;
 use crate::inode_lock::Hold;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_SLOT_BYTES};
-use crate::outcome::Route;
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::sync::Arc;
@@ -139,16 +137,6 @@ impl Core {
         }
     }
 
-    /// Fills a free place of the table.
-    #[inline(always)]
-    pub(super) fn occupy(&mut self, target: &Arc<Target>, order: &Order) -> usize {
-        let place = self.table.free.pop().expect("the caller has seen room");
-        self.taken += 1;
-        let target = self.table.targets.enter(target);
-        self.table.entries[place].occupy(self.taken, target, order);
-        place
-    }
-
     /// Enters the lock of a write, and the share of an object that has one; `None` if a single bio
     /// cannot be started there now.
     fn enter_site(&mut self, target: &Target, order: &Order, site: BioSite<'_>) -> Option<Entry> {
@@ -187,18 +175,12 @@ impl Core {
     ) -> RequestId {
         let (op, flags) = single_op(target, order);
         let BioSite { object, offset } = site;
-        let place = self.occupy(target, order);
+        let place = self.table.occupy(target, order);
         let length = to_u32(order.range.length());
         let draft = BioSpec { op, object, offset, span: length, flags };
         let (memory, id) = self.flight.slab.begin_with_bio(place, buf, draft);
-        let pending = &mut self.table.entries[place];
-        pending.memory = Some(memory);
-        if entry.hold.is_some() {
-            pending.hold = entry.hold;
-        }
-        let request = RequestId(pending.id);
-        self.flight.push(place, pending, (id, object.handle(), length.into()), entry.has_share);
-        request
+        self.flight.push(place, (id, object.handle(), length.into()), entry.has_share);
+        self.table.begin_single(place, memory, entry.hold)
     }
 
     /// Starts any other request: as one bio on a bounce buffer where the request is small and its
@@ -211,21 +193,24 @@ impl Core {
         memory: Option<AnyBuf>,
         is_aligned: bool,
     ) -> RequestId {
-        let place = self.occupy(target, order);
+        let place = self.table.occupy(target, order);
         let memory = memory.map(|buf| self.flight.slab.begin(place, buf));
-        self.table.entries[place].memory = memory;
-        if is_aligned || !self.begin_bounced(place, target, order) {
-            self.table.entries[place].begin_phases(target);
-            self.table.set_waiting(place);
+        if is_aligned || !self.begin_bounced((place, memory), target, order) {
+            self.table.begin_queued(place, memory);
         }
         self.table.id_at(place)
     }
 
     /// Builds the bio of a small queued request whose memory alone is misaligned; false for any
     /// other.
-    fn begin_bounced(&mut self, place: usize, target: &Target, order: &Order) -> bool {
+    fn begin_bounced(
+        &mut self,
+        (place, memory): (usize, Option<MemoryId>),
+        target: &Target,
+        order: &Order,
+    ) -> bool {
         let length = order.range.length();
-        let Some(memory) = self.table.entries[place].memory else { return false };
+        let Some(memory) = memory else { return false };
         let is_small = length > 0 && length <= BOUNCE_SLOT_BYTES;
         if !is_small
             || self.flight.is_too_large_to_poll(target, length)
@@ -246,11 +231,8 @@ impl Core {
         let span = Some(Span::new(ours.0, ours.1, to_u32(length)));
         let draft = BioSpec { op, object, offset, span, flags };
         let id = self.flight.slab.build_own(place, draft);
-        let pending = &mut self.table.entries[place];
-        pending.hold = entry.hold;
-        pending.window.bounce = Some(bounce);
-        pending.state = State::SingleBounced;
-        self.flight.push(place, pending, (id, object.handle(), length), entry.has_share);
+        self.flight.push(place, (id, object.handle(), length), entry.has_share);
+        self.table.begin_bounced(place, memory, (bounce, entry.hold));
         true
     }
 
@@ -259,58 +241,28 @@ impl Core {
         !is_aligned(to_u64(bits.addresses), target.blocks.memory)
     }
 
-    /// Files a request that [`Core::begin_bounced`] built, if its bio moved all its bytes.
-    pub(super) fn end_bounced(&mut self, place: usize, result: BioResult) -> bool {
-        let pending = &mut self.table.entries[place];
-        let length = pending.range.length();
-        if pending.state != State::SingleBounced || result.map_or(0, u64::from) != length {
-            return false;
-        }
-        if pending.op == RequestOp::Read {
-            let bounce = pending.window.bounce.as_ref().expect("its bio was built with it");
-            let memory = pending.memory.expect("a read has memory");
-            let ours = (bounce.memory, to_usize(bounce.start));
-            self.flight.slab.copy(ours, (memory, 0), to_usize(length));
-        }
-        pending.outstanding = 0;
-        pending.end_single();
-        pending.report.route = Route::all_bounced(length);
-        self.file_finished(place);
-        true
-    }
-
     /// Files a queued request whose only bio came back, if that is all there is to do.
     #[inline(always)]
     pub(super) fn end_single(&mut self, place: usize, result: BioResult) -> bool {
-        if !close(&mut self.table.entries[place], result) {
+        if !self.table.end_single(place, result) {
             return false;
         }
-        let pending = &mut self.table.entries[place];
-        if pending.is_discarded() || self.completer.is_watching {
-            pending.end_single();
+        if self.table.at(place).is_discarded() || self.completer.is_watching {
+            self.table.end_as_other(place);
             self.file_finished(place);
             return true;
         }
         self.completer.plain += 1;
-        let id = pending.target.take().expect("an occupied place");
-        if pending.hold.is_some() {
-            let pass = pending.hold.take().expect("just seen");
-            self.table.targets.get(id).inode_lock().unlock(pass);
-        }
-        drop(self.table.targets.leave(id));
-        self.table.finished.push_back(place);
+        self.table.file_single(place);
         true
     }
 
-    /// Takes a request out of the table, as one whose only bio did all and whose time is not taken.
+    /// Takes a request out of the table, as a request whose only bio did all and whose time is not
+    /// taken.
     #[inline(always)]
     pub(super) fn take_out_single(&mut self, place: usize) -> FinishedRequest {
-        self.table.free.push(place);
         let memory = self.flight.slab.end(place);
-        let pending = &mut self.table.entries[place];
-        let range = pending.range;
-        let name = (RequestId(std::mem::take(&mut pending.id)), pending.op);
-        FinishedRequest::whole(name, range, memory)
+        self.table.take_out_single(place, memory)
     }
 }
 
@@ -350,7 +302,7 @@ fn result_at_length(
             let moved = u64::from(moved);
             let end = (range.start() + moved, target.blocks.read);
             let is_end = op == RequestOp::Read
-                && judge::is_end_of_file(target, end, moved == 0) == Ok(true)
+                && is_end_of_file(target, end, moved == 0) == Ok(true)
                 && !target.is_cut_off(end.0);
             is_end.then_some(Ok(Bytes::new(moved)))
         }
@@ -361,17 +313,4 @@ fn result_at_length(
         Err(Errno::EINVAL) if op == RequestOp::Write || !target.is_local() => None,
         Err(errno) => Some(Err(IoError::new(errno, range, op.name()))),
     }
-}
-
-/// Closes a queued request of a single bio that moved all its bytes. Any other takes the phases.
-#[inline]
-fn close(pending: &mut Pending, result: BioResult) -> bool {
-    // A single bio has at least one byte.
-    let moved = result.map_or(0, u64::from);
-    if pending.state != State::Single || moved != pending.range.length() {
-        return false;
-    }
-    pending.outstanding = 0;
-    pending.state = State::SingleDone;
-    true
 }

@@ -5,7 +5,7 @@ use diopter_os::AnyBuf;
 use crate::engine::admit::{check, note_route, plain};
 use crate::engine::core::Core;
 use crate::engine::id;
-use crate::engine::pending::Order;
+use crate::engine::run::Order;
 use crate::engine::single::{Entry, plain_site, single_site};
 use crate::engine::target::Target;
 use crate::error::{AdmitError, AdmitErrorKind};

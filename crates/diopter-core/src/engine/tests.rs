@@ -18,6 +18,7 @@ use crate::policy::Policies;
 use crate::request::{Request, RequestId};
 use crate::sync::{Arc, AtomicU32, Ordering};
 
+mod overlap;
 mod slots;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -136,8 +137,7 @@ fn no_engine_gives_an_id_that_another_gives() {
     let mut all = Vec::new();
     for bench in &mut benches {
         // As after so many requests.
-        for (place, pending) in bench.core.table.entries.iter_mut().enumerate() {
-            let id = pending.id_before_a_block_ends();
+        for (place, id) in bench.core.table.skip_to_the_end_of_blocks().enumerate() {
             assert_eq!(id::place_of(RequestId(id)), place);
         }
         for _ in 0..5 {

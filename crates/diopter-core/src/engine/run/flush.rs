@@ -1,16 +1,19 @@
-//! A durable write of several bios: they go without the flag, and one flush for each object follows
-//! when all are back, as bios of the same request. A write of one bio keeps its flag, so that the
-//! kernel may write it through without a flush.
+//! Flushes. A sync is one flush for each descriptor behind the file, after the writes that were
+//! started before it. A durable write of several bios sends them without the flag, and one flush
+//! for each object follows when all are back, as bios of the same request. A write of one bio keeps
+//! its flag, so that the kernel may write it through without a flush.
 
 use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
 use crate::engine::flight::Flight;
-use crate::engine::next::{Next, Phase};
-use crate::engine::pending::{Attempts, BioEnd, Durability, Pending};
-use crate::engine::report::failed_state;
+use crate::engine::run::next::{Next, Phase};
+use crate::engine::run::pending::{Attempts, BioEnd, Durability, Pending};
+use crate::engine::run::report::failed_state;
 use crate::engine::target::Target;
 use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::MergePolicy;
+use crate::request::RequestOp;
+use crate::stripe::StridedRange;
 use crate::units::FileRange;
 
 /// Opens the flush that is owed, also after an error, so that what is reported as done is durable;
@@ -39,7 +42,7 @@ pub fn open(pending: &mut Pending, target: &Target) -> Option<Next> {
 }
 
 /// Builds one flush for each object that was written to; false when there is no room for all.
-pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
+pub fn build(pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
     let is_all = pending.write_flags(target).has(RwFlags::SYNC);
     let op = if is_all { Op::SyncAll } else { Op::SyncData };
     while let Some(strided) = pending.window.queues.front() {
@@ -51,7 +54,7 @@ pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut 
             Ok((object, _)) => {
                 let object = target.direct(object);
                 let spec = BioSpec { op, object, offset: 0, span: None, flags: RwFlags::NONE };
-                flight.add(place, pending, spec, strided);
+                pending.add(flight, spec, strided);
             }
             Err(errno) => pending.window.ends.push(BioEnd { runs: strided, result: Err(errno) }),
         }
@@ -126,4 +129,48 @@ fn note_not_durable(pending: &mut Pending) {
     for part in news {
         paint(&mut pending.report.parts, part);
     }
+}
+
+/// Opens the flushes of a sync, also again for a flush that was not made, unless the sync was
+/// cancelled or a flush of the file has failed.
+pub fn open_sync(pending: &mut Pending, target: &Target) -> Option<Next> {
+    if pending.is_cancelled {
+        return Some(pending.fail(Errno::ECANCELED, pending.range));
+    }
+    if let Some(errno) = target.flush_error() {
+        return Some(pending.fail(errno, pending.range));
+    }
+    pending.window.range = pending.range;
+    pending.window.syncs_built = 0;
+    None
+}
+
+/// Builds one flush for each descriptor behind the file; false when there is no room for all.
+pub fn build_sync(pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
+    let op = if pending.op == RequestOp::SyncAll { Op::SyncAll } else { Op::SyncData };
+    let whole = StridedRange::one(FileRange::new(0, 0));
+    for object in target.flush_handles().skip(pending.window.syncs_built) {
+        if flight.slab.vacancies() == 0 {
+            return false;
+        }
+        let spec = BioSpec { op, object, offset: 0, span: None, flags: RwFlags::NONE };
+        pending.add(flight, spec, whole);
+        pending.window.syncs_built += 1;
+    }
+    true
+}
+
+/// The flushes of a sync are back.
+pub fn close_sync(pending: &mut Pending, target: &Target) -> Next {
+    if let Some(failure) = pending.report.failure {
+        // A flush that was cancelled has not failed to write anything.
+        if failure.errno != Errno::ECANCELED {
+            target.latch_flush_error(failure.errno);
+        }
+        return Next::Ended;
+    }
+    if pending.window.ends.iter().any(|bio| bio.result.is_err()) {
+        return pending.try_again(Next::Phase(Phase::Sync));
+    }
+    Next::Ended
 }

@@ -2,10 +2,10 @@
 
 use diopter_os::{BioResult, Errno, Slab};
 
-use crate::engine::copies;
-use crate::engine::next::{Next, Phase};
-use crate::engine::pending::{BioEnd, Failure, Pending, State, is_again};
 use crate::engine::route::IoPath;
+use crate::engine::run::buffers;
+use crate::engine::run::next::{Next, Phase};
+use crate::engine::run::pending::{BioEnd, Failure, Pending, State, is_again};
 use crate::error::IoError;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, StopReason, Transfer, paint};
 use crate::request::RequestOp;
@@ -45,7 +45,7 @@ pub fn report_parts(pending: &mut Pending, slab: &Slab) -> Next {
             for run in bio.runs.take(bio.moved()).ranges() {
                 let (start, end) = (run.start().max(window.start()), run.end().min(window.end()));
                 if start < end {
-                    copies::copy_out(pending, slab, FileRange::new(start, end));
+                    buffers::copy_out(pending, slab, FileRange::new(start, end));
                 }
             }
         }

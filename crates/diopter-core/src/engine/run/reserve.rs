@@ -4,11 +4,11 @@
 use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
 use crate::engine::flight::Flight;
-use crate::engine::judge;
-use crate::engine::next::Next;
-use crate::engine::pending::Pending;
+use crate::engine::run::judge;
+use crate::engine::run::next::Next;
+use crate::engine::run::pending::Pending;
+use crate::engine::run::window;
 use crate::engine::target::Target;
-use crate::engine::window;
 use crate::policy::MergePolicy;
 use crate::stripe::StridedRange;
 
@@ -29,7 +29,7 @@ pub fn open(pending: &mut Pending, target: &Target) -> Option<Next> {
 }
 
 /// Builds one allocation for each object; false when there is no room for all.
-pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
+pub fn build(pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
     let mut queues = std::mem::take(&mut pending.window.queues);
     while let Some(strided) = queues.front() {
         if flight.slab.vacancies() == 0 {
@@ -43,7 +43,7 @@ pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut 
             span: None,
             flags: RwFlags::NONE,
         };
-        flight.add(place, pending, spec, strided);
+        pending.add(flight, spec, strided);
         queues.advance(strided.length());
     }
     pending.window.queues = queues;

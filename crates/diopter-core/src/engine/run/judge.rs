@@ -6,9 +6,9 @@
 use diopter_os::{Errno, RwFlags};
 
 use crate::engine::facts::Facts;
-use crate::engine::next::Changed;
-use crate::engine::pending::{BioEnd, Failure, Pending};
 use crate::engine::route::IoPath;
+use crate::engine::run::next::Changed;
+use crate::engine::run::pending::{BioEnd, Failure, Pending};
 use crate::outcome::{RangeOutcome, RangeState, StopReason};
 use crate::policy::ShortPolicy;
 use crate::stripe::StridedRange;

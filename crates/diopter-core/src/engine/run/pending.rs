@@ -1,22 +1,23 @@
 //! An entry of the engine's table: a request, and the state it is in.
 
-use diopter_os::{Errno, MemoryId, RwFlags};
+use diopter_os::{BioDraft, Errno, MemoryId, RwFlags};
 
 use crate::bio::object_queues::ObjectQueues;
 use crate::bio::pieces::Pieces;
 use crate::clock::Nanos;
 use crate::engine::bounce::Bounce;
+use crate::engine::flight::Flight;
 use crate::engine::id;
-use crate::engine::next::{Next, Phase};
 use crate::engine::plan::Cursor;
 use crate::engine::route::{IoPath, Window};
+use crate::engine::run::next::{Next, Phase};
 use crate::engine::target::Target;
 use crate::engine::targets::TargetId;
 use crate::error::{ImageError, IoErrorKind};
 use crate::inode_lock::{Hold, Ticket};
 use crate::limits::{ATTEMPTS_AGAIN_MAX, ATTEMPTS_MAX, ATTEMPTS_TIME_MAX, BOUNCE_BYTES};
 use crate::outcome::{DetourReason, RangeOutcome, Route, StopReason, Timing};
-use crate::request::RequestOp;
+use crate::request::{RequestId, RequestOp};
 use crate::stripe::{StridedRange, Striping};
 use crate::sync::Weak;
 use crate::units::FileRange;
@@ -312,6 +313,12 @@ impl Pending {
         }
     }
 
+    /// Returns the place of a request in the table.
+    #[inline]
+    pub(crate) fn place(&self) -> usize {
+        id::place_of(RequestId(self.id))
+    }
+
     /// Fills a free place, as a request of a single bio. [`Pending::begin_phases`] is next for any
     /// other.
     #[inline(always)]
@@ -334,7 +341,7 @@ impl Pending {
     /// Has the next but one request at the place begin a block of ids; returns the id of the next.
     #[cfg(all(test, not(any(diopter_loom, shuttle))))]
     pub(crate) fn id_before_a_block_ends(&mut self) -> u64 {
-        use crate::{limits::IN_FLIGHT_MAX, request::RequestId, units::to_u64};
+        use crate::{limits::IN_FLIGHT_MAX, units::to_u64};
         let place = to_u64(id::place_of(RequestId(self.next_id)));
         self.next_id = self.next_id.next_multiple_of(id::BLOCK) - u64::from(IN_FLIGHT_MAX) + place;
         self.next_id
@@ -361,6 +368,22 @@ impl Pending {
         (*route, *failure, *stopped) = (Route::default(), None, None);
         parts.clear();
         *stripe_size = target.striping().map_or(0, Striping::stripe_size);
+    }
+
+    /// Builds a bio of the request.
+    pub(crate) fn add(&mut self, flight: &mut Flight, spec: BioDraft<'_>, runs: StridedRange) {
+        self.add_to(flight, spec, (runs, false));
+    }
+
+    /// As [`Pending::add`], for an object that may have a share of the engine.
+    pub(crate) fn add_to(
+        &mut self,
+        flight: &mut Flight,
+        spec: BioDraft<'_>,
+        (runs, has_share): (StridedRange, bool),
+    ) {
+        flight.add(self.place(), spec, (runs, has_share));
+        self.outstanding += 1;
     }
 
     /// Notes that a bio of it was handed over, where no clock was read for that.

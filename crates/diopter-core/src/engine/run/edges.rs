@@ -4,18 +4,18 @@
 
 use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
-use crate::engine::copies::BufferMapping;
 use crate::engine::flight::Flight;
-use crate::engine::judge::{self, Verdict};
-use crate::engine::next::{Next, Phase};
-use crate::engine::pending::{BioEnd, Pending};
-use crate::engine::report::report_parts;
+use crate::engine::run::buffers::BufferMapping;
+use crate::engine::run::judge::{self, Verdict};
+use crate::engine::run::next::{Next, Phase};
+use crate::engine::run::pending::{BioEnd, Pending};
+use crate::engine::run::report::report_parts;
 use crate::engine::target::Target;
 use crate::stripe::StridedRange;
 use crate::units::to_usize;
 
 /// Builds one read for each edge; false when there is no room for both.
-pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
+pub fn build(pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
     if flight.slab.vacancies() < 2 {
         return false;
     }
@@ -50,7 +50,7 @@ pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut 
             span: Some(mapping.span_of(&StridedRange::one(edge))),
             flags: RwFlags::NONE,
         };
-        flight.add(place, pending, spec, StridedRange::one(edge));
+        pending.add(flight, spec, StridedRange::one(edge));
     }
     true
 }

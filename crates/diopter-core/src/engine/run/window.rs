@@ -1,22 +1,22 @@
 //! Opens the next window of a request's plan, and readies its memory.
 
-use diopter_os::{Errno, MemoryId, Slab, Span};
+use diopter_os::{Errno, Slab, Span};
 
 use crate::engine::bounce::BouncePool;
-use crate::engine::copies;
-use crate::engine::next::{Next, Phase};
-use crate::engine::pending::Pending;
-use crate::engine::plan::{Memory, waits_for_each};
+use crate::engine::plan::waits_for_each;
 use crate::engine::route::{IoPath, Window};
+use crate::engine::run::buffers;
+use crate::engine::run::next::{Next, Phase};
+use crate::engine::run::pending::Pending;
 use crate::engine::target::Target;
 use crate::limits::BIO_BYTES_MAX;
 use crate::outcome::{DetourReason, StopReason};
-use crate::policy::{Policies, RoutePolicy};
-use crate::units::{FileRange, is_aligned, to_u32, to_u64, to_usize};
+use crate::policy::Policies;
+use crate::units::{to_u32, to_u64};
 
 /// Opens the next window, if there is one, and readies its memory.
 pub fn open(
-    (place, pending): (usize, &mut Pending),
+    pending: &mut Pending,
     target: &Target,
     slab: &Slab,
     pool: &mut BouncePool,
@@ -29,11 +29,11 @@ pub fn open(
         return pending.fail(Errno::ECANCELED, pending.rest());
     }
     let route = policies.route;
-    let mut window = next(pending, pending.rest(), target, slab, route);
+    let mut window = buffers::next_window(pending, pending.rest(), target, slab, route);
     if pending.is_write() && pending.limit.is_none() && !is_one_bio(pending, slab, &window) {
         // A bio that starts at the limit raises SIGXFSZ, which a write across it must not do.
         ask_for_limit(pending, target);
-        window = next(pending, pending.rest(), target, slab, route);
+        window = buffers::next_window(pending, pending.rest(), target, slab, route);
     }
     if pending.cursor().is_at_limit() {
         pending.report.stopped = Some(StopReason::SizeLimit);
@@ -52,20 +52,20 @@ pub fn open(
     }
     let block = pending.block(target);
     if matches!(window.way, IoPath::Bounced(_)) && pending.window.bounce.is_none() {
-        match pool.take(slab, place, (pending.range.blocks(block).length(), block)) {
+        match pool.take(slab, pending.place(), (pending.range.blocks(block).length(), block)) {
             Ok(Some(bounce)) => pending.window.bounce = Some(bounce),
             // Every buffer is in use by a request that will give it back.
             Ok(None) => return Next::Wait(None),
             Err(errno) => return pending.fail(errno, pending.rest()),
         }
         // The buffer may be smaller than usual, and so may the window.
-        window = next(pending, pending.rest(), target, slab, route);
+        window = buffers::next_window(pending, pending.rest(), target, slab, route);
     }
     let state = &mut pending.window;
     (state.range, state.way, state.span) = (window.range, window.way, window.span(block));
     state.is_serial = target.is_striped() && waits_for_each(policies);
     let may_run_out = target.is_striped() && !state.is_serial;
-    copies::place_window(pending, slab);
+    buffers::place_window(pending, slab);
     if pending.is_write() && may_run_out {
         return Next::Phase(Phase::Reserve);
     }
@@ -105,46 +105,4 @@ fn needs_exclusive(pending: &Pending, target: &Target, window: &Window) -> bool 
         IoPath::Buffered(_) => target.never_direct(pending.is_write()).is_some(),
     };
     !is_plain
-}
-
-/// Returns the window that comes where only `rest` of the request is left.
-pub fn next(
-    pending: &Pending,
-    rest: FileRange,
-    target: &Target,
-    slab: &Slab,
-    route: RoutePolicy,
-) -> Window {
-    let memory = pending.memory.expect("reads and writes have memory");
-    let lent = Lent { slab, memory, base: pending.range.start() };
-    pending.cursor().window(rest, target, &lent, route)
-}
-
-/// The memory of a request, in the slab.
-struct Lent<'s> {
-    slab: &'s Slab,
-    memory: MemoryId,
-    /// The byte of the file at its first byte.
-    base: u64,
-}
-
-impl Lent<'_> {
-    /// Where a part is in the memory, and how long it is.
-    fn place_of(&self, part: FileRange) -> (usize, usize) {
-        (to_usize(part.start() - self.base), to_usize(part.length()))
-    }
-}
-
-impl Memory for Lent<'_> {
-    fn is_aligned(&self, part: FileRange, (addresses, lengths): (u64, u64)) -> bool {
-        let (start, length) = self.place_of(part);
-        let bits = self.slab.alignment(self.memory, start, length);
-        is_aligned(to_u64(bits.addresses), addresses) && is_aligned(to_u64(bits.lengths), lengths)
-    }
-
-    fn prefix(&self, part: FileRange) -> u64 {
-        let (start, _) = self.place_of(part);
-        let span = Span::new(self.memory, start, to_u32(part.length()));
-        to_u64(self.slab.prefix_in_segments(&span))
-    }
 }

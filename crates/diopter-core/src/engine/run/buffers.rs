@@ -10,10 +10,16 @@
 use diopter_os::{MemoryId, Slab, Span, Stride};
 
 use crate::engine::bounce::Copied;
-use crate::engine::pending::Pending;
-use crate::engine::route::IoPath;
+use crate::engine::job::LateCopy;
+use crate::engine::plan::Memory;
+use crate::engine::route::{IoPath, Window};
+use crate::engine::run::next::Phase;
+use crate::engine::run::pending::{Pending, State};
+use crate::engine::target::Target;
+use crate::limits::BOUNCE_OVERLAP_BYTES_MIN;
+use crate::policy::{Policies, RoutePolicy};
 use crate::stripe::StridedRange;
-use crate::units::{FileRange, align_down, align_up, to_u32, to_u64, to_usize};
+use crate::units::{FileRange, align_down, align_up, is_aligned, to_u32, to_u64, to_usize};
 
 /// Where the bytes that a window's bios move are in memory.
 #[derive(Clone, Copy)]
@@ -135,18 +141,139 @@ pub fn catch_up(pending: &mut Pending, slab: &Slab) {
     }
 }
 
+/// Takes the bounce buffer of a read out of the request, with a part of the window that a worker is
+/// to copy out.
+pub fn detach(pending: &mut Pending, slab: &Slab, part: FileRange) -> LateCopy {
+    catch_up(pending, slab);
+    let from = BufferMapping::of(pending).place_of(part.start());
+    let bounce = pending.window.bounce.take().expect("a bounced window has a buffer");
+    let to = to_usize(part.start() - pending.range.start());
+    let length = to_usize(part.length());
+    let bounce = bounce.leave(slab).expect("every bio of it is back");
+    LateCopy { bounce, from, to, length }
+}
+
 /// Between a bounce buffer and the caller's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
+enum Direction {
     In,
     Out,
 }
 
-pub(super) fn copy(pending: &Pending, slab: &Slab, copied: Copied, direction: Direction) {
+fn copy(pending: &Pending, slab: &Slab, copied: Copied, direction: Direction) {
     let memory = pending.memory.expect("reads and writes have memory");
     let bounce = pending.window.bounce.as_ref().expect("a bounced window has a buffer");
     let its = (memory, to_usize(copied.range.start() - pending.range.start()));
     let ours = (bounce.memory, to_usize(copied.start));
     let (from, to) = if direction == Direction::In { (its, ours) } else { (ours, its) };
     slab.copy(from, to, to_usize(copied.range.length()));
+}
+
+/// Returns the window that comes where only `rest` of the request is left.
+pub fn next_window(
+    pending: &Pending,
+    rest: FileRange,
+    target: &Target,
+    slab: &Slab,
+    route: RoutePolicy,
+) -> Window {
+    let memory = pending.memory.expect("reads and writes have memory");
+    let lent = Lent { slab, memory, base: pending.range.start() };
+    pending.cursor().window(rest, target, &lent, route)
+}
+
+/// The memory of a request, in the slab.
+struct Lent<'s> {
+    slab: &'s Slab,
+    memory: MemoryId,
+    /// The byte of the file at its first byte.
+    base: u64,
+}
+
+impl Lent<'_> {
+    /// Where a part is in the memory, and how long it is.
+    fn place_of(&self, part: FileRange) -> (usize, usize) {
+        (to_usize(part.start() - self.base), to_usize(part.length()))
+    }
+}
+
+impl Memory for Lent<'_> {
+    fn is_aligned(&self, part: FileRange, (addresses, lengths): (u64, u64)) -> bool {
+        let (start, length) = self.place_of(part);
+        let bits = self.slab.alignment(self.memory, start, length);
+        is_aligned(to_u64(bits.addresses), addresses) && is_aligned(to_u64(bits.lengths), lengths)
+    }
+
+    fn prefix(&self, part: FileRange) -> u64 {
+        let (start, _) = self.place_of(part);
+        let span = Span::new(self.memory, start, to_u32(part.length()));
+        to_u64(self.slab.prefix_in_segments(&span))
+    }
+}
+
+/// A copy that a request can make while its bios are in the device.
+enum OverlapCopy {
+    /// All but the edge blocks of a window of a write.
+    In(Copied),
+    /// The part of a read that is not in the caller's memory yet.
+    Out,
+}
+
+fn overlap_copy(
+    pending: &Pending,
+    target: &Target,
+    slab: &Slab,
+    policies: &Policies,
+) -> Option<OverlapCopy> {
+    let bounce = pending.window.bounce.as_ref()?;
+    if pending.outstanding == 0 || !matches!(pending.window.way, IoPath::Bounced(_)) {
+        return None;
+    }
+    if !pending.is_write() {
+        let behind = bounce.behind.filter(|behind| is_worth_it(behind.range));
+        return behind.map(|_| OverlapCopy::Out);
+    }
+    let block = pending.block(target);
+    let copied = if pending.state == State::In(Phase::Edges) {
+        Copied { range: pending.window.range, start: bounce.start }
+    } else {
+        let rest = FileRange::new(pending.window.range.end(), pending.range.end());
+        let rest = pending.cursor().permitted(rest);
+        let is_halved = pending.range.blocks(block).length() > bounce.bytes;
+        if pending.state != State::In(Phase::Transfer) || rest.is_empty() || !is_halved {
+            return None;
+        }
+        let next = next_window(pending, rest, target, slab, policies.route);
+        if !matches!(next.way, IoPath::Bounced(_)) {
+            return None;
+        }
+        Copied { range: next.range, start: bounce.other_half() }
+    };
+    let is_new = bounce.ahead != Some(copied) && is_worth_it(inner(copied.range, block));
+    is_new.then_some(OverlapCopy::In(copied))
+}
+
+fn is_worth_it(range: FileRange) -> bool {
+    range.length() >= BOUNCE_OVERLAP_BYTES_MIN
+}
+
+/// Returns true if there is something to copy while the request's bios are in the device.
+pub fn has_overlap(pending: &Pending, target: &Target, slab: &Slab, policies: &Policies) -> bool {
+    overlap_copy(pending, target, slab, policies).is_some()
+}
+
+/// Makes the copy that a request can make while its bios are in the device, if there is one.
+pub fn overlap(pending: &mut Pending, target: &Target, slab: &Slab, policies: &Policies) {
+    match overlap_copy(pending, target, slab, policies) {
+        None => {}
+        Some(OverlapCopy::Out) => catch_up(pending, slab),
+        Some(OverlapCopy::In(copied)) => {
+            let block = pending.block(target);
+            let inner = inner(copied.range, block);
+            let to = copied.start + (inner.start() - align_down(copied.range.start(), block));
+            copy(pending, slab, Copied { range: inner, start: to }, Direction::In);
+            let bounce = pending.window.bounce.as_mut().expect("it has copied into it");
+            bounce.ahead = Some(copied);
+        }
+    }
 }

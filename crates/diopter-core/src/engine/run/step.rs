@@ -1,18 +1,19 @@
 //! How a request goes through its phases: a queued one in a round of the engine, a blocking one in
 //! a loop. The only place that opens, builds and closes phases and matches [`Next`].
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-use diopter_os::{Errno, RwFlags};
+use diopter_os::{BioId, Errno, RwFlags};
 
-use crate::clock::Nanos;
-use crate::engine::core::Core;
+use crate::backend::Backend;
+use crate::engine::bounce::BouncePool;
 use crate::engine::flight::Flight;
-use crate::engine::next::{Built, Changed, Next, Obstacle, Phase};
-use crate::engine::pending::{Durability, Pending, State};
-use crate::engine::phase::{edges, flush, reserve, sync, transfer};
+use crate::engine::run::next::{Built, Changed, Next, Obstacle, Phase};
+use crate::engine::run::pending::{Durability, Pending, State};
+use crate::engine::run::table::Table;
+use crate::engine::run::{buffers, edges, flush, lock, reserve, transfer, window};
 use crate::engine::target::Target;
-use crate::engine::{lock, window};
 use crate::policy::Policies;
 
 /// How far one step brought a request.
@@ -28,11 +29,23 @@ pub enum Step {
     Ended,
 }
 
-impl Core {
+/// The parts of an engine that a step of a request uses.
+pub(crate) struct Runner<'c> {
+    pub(crate) table: &'c mut Table,
+    pub(crate) flight: &'c mut Flight,
+    pub(crate) pool: &'c mut BouncePool,
+    pub(crate) backend: &'c mut dyn Backend,
+    /// Places of bounced requests with something to copy while their bios are in the device.
+    pub(crate) overlap_queue: &'c mut VecDeque<usize>,
+    pub(crate) policies: &'c Policies,
+    pub(crate) shard: usize,
+}
+
+impl Runner<'_> {
     /// Brings a request of `target` as far as it can go without waiting.
-    pub(super) fn step(&mut self, place: usize, target: &Target) -> Step {
+    pub(crate) fn step(&mut self, place: usize, target: &Target) -> Step {
         loop {
-            let state = self.table.entries[place].state;
+            let state = self.table.at(place).state;
             if state == State::AwaitsEarlier && self.table.has_earlier_writes(place, target) {
                 return Step::Waits(None);
             }
@@ -47,13 +60,11 @@ impl Core {
                     pending.fail(Errno::ECANCELED, pending.rest())
                 }
                 State::AwaitsLock => {
-                    let backend = &*self.backend;
-                    let now = || backend.now();
-                    lock::acquire(pending, target, &self.policies, self.shard, now)
+                    let now = || self.backend.now();
+                    lock::acquire(pending, target, self.policies, self.shard, now)
                 }
                 State::NextWindow => {
-                    let (slab, pool) = (&self.flight.slab, &mut self.pool);
-                    window::open((place, pending), target, slab, pool, &self.policies)
+                    window::open(pending, target, &self.flight.slab, self.pool, self.policies)
                 }
                 State::In(phase) => match self.serve(phase, place, target) {
                     ControlFlow::Continue(next) => next,
@@ -61,7 +72,7 @@ impl Core {
                 },
             };
             let pending = &mut self.table.entries[place];
-            let waits = follow(next, pending, target, &self.flight, &self.policies);
+            let waits = follow(next, pending, target, self.flight, self.policies);
             if let Some(step) = waits {
                 return step;
             }
@@ -74,8 +85,8 @@ impl Core {
         let mut built = Built::InPart;
         // Plain calls have finished, and leave room for the rest.
         while has_room && built == Built::InPart {
-            let entry = (place, &mut self.table.entries[place]);
-            built = build(phase, entry, target, &mut self.flight, &self.policies);
+            let pending = &mut self.table.entries[place];
+            built = build(phase, pending, target, self.flight, self.policies);
             has_room = self.call_or_queue(place, target, built == Built::All);
         }
         let pending = &mut self.table.entries[place];
@@ -86,46 +97,49 @@ impl Core {
             Built::All => {}
         }
         ControlFlow::Continue(match phase {
-            Phase::Sync => sync::close(pending, target),
+            Phase::Sync => flush::close_sync(pending, target),
             Phase::Reserve => reserve::close(pending, target),
-            Phase::Edges => edges::close(pending, target, &self.flight),
-            Phase::Transfer => transfer::close(pending, target, &self.flight, &self.policies),
+            Phase::Edges => edges::close(pending, target, self.flight),
+            Phase::Transfer => transfer::close(pending, target, self.flight, self.policies),
             Phase::Flush => flush::close(pending, target),
         })
     }
 
-    /// Steps each queued request that waits.
-    pub(super) fn step_waiting(&mut self) {
-        self.must_poll = false;
-        for _ in 0..self.table.waiting.len() {
-            let Some(place) = self.table.waiting.pop_front() else { return };
-            let pending = &mut self.table.entries[place];
-            pending.is_waiting = false;
-            if pending.timing.started == Nanos::default() {
-                pending.timing.started = self.now;
+    /// A window of one bio that is waited for on the spot is one system call on this thread. What
+    /// is queued may have something to copy meanwhile. Returns true if all bios that were built are
+    /// back, where they are to be plain system calls.
+    fn call_or_queue(&mut self, place: usize, target: &Target, is_built: bool) -> bool {
+        let pending = self.table.at(place);
+        if pending.is_tried_plainly() {
+            let bios = self.flight.take_from_backlog(place);
+            let has_some = !bios.is_empty();
+            for id in bios {
+                self.call(place, id);
             }
-            self.advance(place);
+            return has_some;
         }
+        let is_one = pending.outstanding == 1 && pending.window.ends.is_empty();
+        let copies = buffers::has_overlap(pending, target, &self.flight.slab, self.policies);
+        // Queueing pays off for a read. The kernel may hand a queued write to a worker thread,
+        // which can cost more than the copy saves.
+        if pending.is_blocking() && is_built && is_one && (!copies || pending.is_write()) {
+            let last = self.flight.backlog.last().copied();
+            if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
+                self.flight.backlog.pop();
+                self.call(place, id);
+            }
+        } else if copies && !self.overlap_queue.contains(&place) {
+            self.overlap_queue.push_back(place);
+        }
+        false
     }
 
-    /// Steps a queued request and files it by the state that it reaches.
-    pub(super) fn advance(&mut self, place: usize) {
-        let target = self.table.target_at(place);
-        match self.step(place, &target) {
-            Step::InFlight => {}
-            Step::Waits(_) => self.table.set_waiting(place),
-            Step::AtBoundary => {
-                self.table.set_waiting(place);
-                self.must_poll = true;
-            }
-            Step::Ended => {
-                if let Some(part) = self.table.entries[place].window.late_copy.take() {
-                    let pending = &mut self.table.entries[place];
-                    self.completer.keep_bounce(place, pending, &self.flight.slab, part);
-                }
-                self.file_finished(place);
-            }
-        }
+    /// Runs a bio of the request at `place` as a system call on this thread.
+    fn call(&mut self, place: usize, id: BioId) {
+        let result = self.backend.run_now(id);
+        self.flight.retire(id);
+        let runs = self.flight.runs[id.index()];
+        self.table.note_end(place, (runs, result), || self.backend.now());
     }
 }
 
@@ -144,7 +158,7 @@ fn follow(
                 pending.window.ends.clear();
                 pending.window.is_built = false;
                 let opened = match phase {
-                    Phase::Sync => sync::open(pending, target),
+                    Phase::Sync => flush::open_sync(pending, target),
                     Phase::Reserve => reserve::open(pending, target),
                     Phase::Edges => None,
                     Phase::Transfer => transfer::open(pending, target, flight, policies),
@@ -200,7 +214,7 @@ fn replan(pending: &mut Pending, target: &Target, changed: Changed) -> Next {
 /// Builds the bios of a phase as far as the slab has room.
 fn build(
     phase: Phase,
-    (place, pending): (usize, &mut Pending),
+    pending: &mut Pending,
     target: &Target,
     flight: &mut Flight,
     policies: &Policies,
@@ -213,11 +227,11 @@ fn build(
         return Built::All;
     }
     let built = match phase {
-        Phase::Sync => Built::all_if(sync::build(place, pending, target, flight)),
-        Phase::Reserve => Built::all_if(reserve::build(place, pending, target, flight)),
-        Phase::Edges => Built::all_if(edges::build(place, pending, target, flight)),
-        Phase::Transfer => transfer::build(place, pending, target, flight, policies),
-        Phase::Flush => Built::all_if(flush::build(place, pending, target, flight)),
+        Phase::Sync => Built::all_if(flush::build_sync(pending, target, flight)),
+        Phase::Reserve => Built::all_if(reserve::build(pending, target, flight)),
+        Phase::Edges => Built::all_if(edges::build(pending, target, flight)),
+        Phase::Transfer => transfer::build(pending, target, flight, policies),
+        Phase::Flush => Built::all_if(flush::build(pending, target, flight)),
     };
     pending.window.is_built = built == Built::All;
     built

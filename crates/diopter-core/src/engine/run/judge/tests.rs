@@ -5,8 +5,8 @@ use std::cell::Cell;
 use diopter_os::{Errno, RwFlags};
 
 use super::*;
-use crate::engine::next::Phase;
-use crate::engine::pending::State;
+use crate::engine::run::next::Phase;
+use crate::engine::run::pending::State;
 use crate::engine::target::Blocks;
 use crate::outcome::DetourReason;
 use crate::policy::RoutePolicy;

@@ -5,15 +5,15 @@ use diopter_os::{BioDraft, BioSpec, Errno, Op, OpenObject, RwFlags, Slab, Span};
 
 use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};
-use crate::engine::copies::BufferMapping;
 use crate::engine::flight::{Flight, share_of};
-use crate::engine::judge::{self, Moved, Verdict};
-use crate::engine::next::{Built, Next};
-use crate::engine::pending::{Attempts, BioEnd, Durability, Pending};
-use crate::engine::report::{note_parts, report_parts};
+use crate::engine::plan;
 use crate::engine::route::IoPath;
+use crate::engine::run::buffers::{self, BufferMapping};
+use crate::engine::run::judge::{self, Moved, Verdict};
+use crate::engine::run::next::{Built, Next};
+use crate::engine::run::pending::{Attempts, BioEnd, Durability, Pending};
+use crate::engine::run::report::{note_parts, report_parts};
 use crate::engine::target::Target;
-use crate::engine::{copies, plan};
 use crate::extent::ObjectIndex;
 use crate::limits::{BIO_BYTES_MAX, COPY_BYTES_INLINE_MAX};
 use crate::outcome::StopReason;
@@ -41,14 +41,13 @@ pub fn open(
     let builder = builder_of(pending, target, flight);
     pending.window.pieces.start(&builder, boundary, pending.window.span, to_u64(bits.addresses));
     if pending.is_write() && matches!(pending.window.way, IoPath::Bounced(_)) {
-        copies::copy_in(pending, &flight.slab, target.blocks.write);
+        buffers::copy_in(pending, &flight.slab, target.blocks.write);
     }
     None
 }
 
 /// Builds the window's bios as far as the slab has room.
 pub fn build(
-    place: usize,
     pending: &mut Pending,
     target: &Target,
     flight: &mut Flight,
@@ -106,7 +105,7 @@ pub fn build(
         if !runs.is_empty() {
             owe_flush_if_partial(pending, target, &runs);
             let spec = spec_of(pending, target, &draft, mapping.span_of(&runs));
-            flight.add_to(place, pending, BioSpec { object, ..spec }, (runs, share.is_some()));
+            pending.add_to(flight, BioSpec { object, ..spec }, (runs, share.is_some()));
         }
         let is_boundary = draft.ended_by == EndedBy::Boundary || pending.window.pieces.is_replay();
         if is_boundary && !pending.window.queues.is_empty() {
@@ -243,7 +242,7 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
         if is_for_a_worker(pending, part, policies.completion) {
             pending.window.late_copy = Some(part);
         } else {
-            copies::leave_behind(pending, &flight.slab, part);
+            buffers::leave_behind(pending, &flight.slab, part);
         }
     }
     pending.count(useful);
