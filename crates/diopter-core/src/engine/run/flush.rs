@@ -6,6 +6,7 @@
 use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
 use crate::engine::flight::Flight;
+use crate::engine::run::judge::{self, Verdict};
 use crate::engine::run::next::{Next, Phase};
 use crate::engine::run::pending::{Attempts, BioEnd, Durability, Pending};
 use crate::engine::run::report::failed_state;
@@ -65,14 +66,10 @@ pub fn build(pending: &mut Pending, target: &Target, flight: &mut Flight) -> boo
 /// The flushes are back. One that failed makes the request fail, and what it was to make durable
 /// with it.
 pub fn close(pending: &mut Pending, target: &Target) -> Next {
-    let error = pending.window.ends.iter().find_map(|bio| bio.result.err());
-    if let (None, Some(errno)) = (pending.report.failure, error) {
-        // Not this time.
-        if !pending.is_cancelled && !pending.has_tried_enough() {
-            return Next::Phase(Phase::Flush);
-        }
+    if let Verdict::Replan(_) = judge::flush(pending) {
+        pending.count_attempt();
+        let Some(errno) = judge::again(pending) else { return Next::Phase(Phase::Flush) };
         // A flush that the caller has cancelled has not failed to write anything.
-        let errno = if pending.is_cancelled { Errno::ECANCELED } else { errno };
         pending.fail(errno, pending.window.range);
     }
     if let Some(failure) = pending.report.failure {
@@ -162,15 +159,14 @@ pub fn build_sync(pending: &mut Pending, target: &Target, flight: &mut Flight) -
 
 /// The flushes of a sync are back.
 pub fn close_sync(pending: &mut Pending, target: &Target) -> Next {
-    if let Some(failure) = pending.report.failure {
-        // A flush that was cancelled has not failed to write anything.
-        if failure.errno != Errno::ECANCELED {
-            target.latch_flush_error(failure.errno);
-        }
-        return Next::Ended;
+    if let Verdict::Replan(changed) = judge::flush(pending) {
+        return Next::Replan(changed);
     }
-    if pending.window.ends.iter().any(|bio| bio.result.is_err()) {
-        return pending.try_again(Next::Phase(Phase::Sync));
+    // A flush that was cancelled has not failed to write anything.
+    if let Some(failure) = pending.report.failure
+        && failure.errno != Errno::ECANCELED
+    {
+        target.latch_flush_error(failure.errno);
     }
     Next::Ended
 }

@@ -1,14 +1,16 @@
 //! The meaning of the results of a request's bios. Every surprise of a kernel is decided here: a
 //! short read or write, the end of the file, a lack of space, a lost race to append, a limit, a
-//! flag that the kernel does not have, a server without direct I/O. Nothing here changes a request;
-//! `step.rs` and the phases carry a verdict out.
+//! flag that the kernel does not have, a server without direct I/O, a cancelled request, a lost
+//! backend. Nothing here changes a request; `step.rs` and the phases carry a verdict out.
 
-use diopter_os::{Errno, RwFlags};
+use diopter_os::{BioResult, Errno, RwFlags};
 
 use crate::engine::facts::Facts;
 use crate::engine::route::IoPath;
 use crate::engine::run::next::Changed;
-use crate::engine::run::pending::{BioEnd, Failure, Pending};
+use crate::engine::run::pending::{Attempts, BioEnd, Failure, Pending};
+use crate::error::IoErrorKind;
+use crate::limits::{ATTEMPTS_AGAIN_MAX, ATTEMPTS_MAX, ATTEMPTS_TIME_MAX};
 use crate::outcome::{RangeOutcome, RangeState, StopReason};
 use crate::policy::ShortPolicy;
 use crate::stripe::StridedRange;
@@ -105,6 +107,52 @@ pub fn edges(pending: &Pending, facts: &impl Facts) -> Verdict {
         return Verdict::Replan(Changed::Size);
     }
     Verdict::Advance(Moved::to(pending.window.range.start()))
+}
+
+/// The flushes of a sync, or of a durable write, are back.
+pub fn flush(pending: &Pending) -> Verdict {
+    if pending.report.failure.is_some() {
+        return Verdict::FailedBio;
+    }
+    if pending.window.ends.iter().any(|bio| bio.result.is_err()) {
+        return Verdict::Replan(Changed::NotThisTime);
+    }
+    Verdict::Advance(Moved::to(pending.window.range.end()))
+}
+
+/// Returns the meaning of a bio's result. io_uring cancels a request that waits for a worker thread
+/// when signals keep it from creating a worker (io_uring/io-wq.c): this process did not cancel the
+/// request, and the kernel never started it. An append is not tried again: twice is not once.
+pub fn result(pending: &Pending, result: BioResult) -> BioResult {
+    match result {
+        Err(Errno::ECANCELED) if !pending.is_cancelled && !pending.appends => Err(Errno::EAGAIN),
+        result => result,
+    }
+}
+
+/// Returns the error with which a request ends that has moved nothing, once more; `None` if it is
+/// tried again. It ends after too many attempts, or when they took too long: each may wait for the
+/// kernel.
+pub fn again(pending: &Pending) -> Option<Errno> {
+    if pending.is_cancelled {
+        return Some(Errno::ECANCELED);
+    }
+    let Attempts { count, again, since } = pending.attempts;
+    let is_refused = |bio: &BioEnd| bio.result == Err(Errno::EAGAIN);
+    let took = u128::from(pending.timing.reaped.since(since));
+    let is_enough = count > ATTEMPTS_MAX
+        || took > ATTEMPTS_TIME_MAX.as_nanos()
+        || (again > ATTEMPTS_AGAIN_MAX && pending.window.ends.iter().any(is_refused));
+    is_enough.then_some(Errno::EAGAIN)
+}
+
+/// The backend is lost: returns the failure of a request that it had, and the part of the request
+/// of which nothing is known, if bios were in the device.
+pub fn lost(pending: &Pending) -> (Failure, Option<RangeOutcome>) {
+    let kind = Some(IoErrorKind::BackendLost);
+    let failure = Failure { errno: Errno::EIO, range: pending.rest(), kind, is_edge_read: false };
+    let unknown = RangeOutcome { range: pending.window.range, state: RangeState::Unknown };
+    (failure, (pending.outstanding > 0).then_some(unknown))
 }
 
 /// Allocations of a write to several objects are back. Returns true if there is space for all of

@@ -51,6 +51,8 @@ pub enum Changed {
     StopAtEnds,
     /// The file became smaller, or a read was short: its size is read again.
     Size,
+    /// Nothing but the time: the attempt moved nothing.
+    NotThisTime,
 }
 
 /// An obstacle that a request waits for.

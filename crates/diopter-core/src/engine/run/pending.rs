@@ -15,7 +15,7 @@ use crate::engine::target::Target;
 use crate::engine::targets::TargetId;
 use crate::error::{ImageError, IoErrorKind};
 use crate::inode_lock::{Hold, Ticket};
-use crate::limits::{ATTEMPTS_AGAIN_MAX, ATTEMPTS_MAX, ATTEMPTS_TIME_MAX, BOUNCE_BYTES};
+use crate::limits::BOUNCE_BYTES;
 use crate::outcome::{DetourReason, RangeOutcome, Route, StopReason, Timing};
 use crate::request::{RequestId, RequestOp};
 use crate::stripe::{StridedRange, Striping};
@@ -77,6 +77,11 @@ impl BioEnd {
     /// Returns true if it moved all its bytes.
     pub(crate) fn is_whole(&self) -> bool {
         self.moved() == self.runs.length()
+    }
+
+    /// Returns true if it ended with an error that only says "not this time".
+    fn is_again(&self) -> bool {
+        self.result.is_err_and(is_again)
     }
 
     /// Returns the range that it did not move.
@@ -181,11 +186,11 @@ pub(crate) enum Durability {
 /// Windows in a row that moved nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Attempts {
-    count: u32,
+    pub(crate) count: u32,
     /// Those that ended with an error that says "not this time".
-    again: u32,
+    pub(crate) again: u32,
     /// When the first of them ended.
-    since: Nanos,
+    pub(crate) since: Nanos,
 }
 
 /// Errors that only say "not this time".
@@ -425,34 +430,14 @@ impl Pending {
         self.attempts.again > 0
     }
 
-    /// Counts an attempt that moved nothing. True once there were too many in a row, or they took
-    /// too long: each may wait for the kernel.
-    pub(crate) fn has_tried_enough(&mut self) -> bool {
-        let is_refused = |bio: &BioEnd| bio.result == Err(Errno::EAGAIN);
-        let is_interrupted = |bio: &BioEnd| bio.result == Err(Errno::EINTR);
-        let has_refused = self.window.ends.iter().any(is_refused);
-        let has_again = has_refused || self.window.ends.iter().any(is_interrupted);
+    /// Counts an attempt that moved nothing.
+    pub(crate) fn count_attempt(&mut self) {
         let attempts = &mut self.attempts;
-        attempts.again += u32::from(has_again);
+        attempts.again += u32::from(self.window.ends.iter().any(|bio| bio.is_again()));
         if attempts.count == 0 {
             attempts.since = self.timing.reaped;
         }
         attempts.count += 1;
-        let took = u128::from(self.timing.reaped.since(attempts.since));
-        attempts.count > ATTEMPTS_MAX
-            || took > ATTEMPTS_TIME_MAX.as_nanos()
-            || (has_refused && attempts.again > ATTEMPTS_AGAIN_MAX)
-    }
-
-    /// Counts an attempt that moved nothing: `next`, or the end after too many.
-    pub(crate) fn try_again(&mut self, next: Next) -> Next {
-        if self.is_cancelled {
-            return self.fail(Errno::ECANCELED, self.window.range);
-        }
-        if self.has_tried_enough() {
-            return self.fail(Errno::EAGAIN, self.window.range);
-        }
-        next
     }
 
     pub(crate) fn is_write(&self) -> bool {

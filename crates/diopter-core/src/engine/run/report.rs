@@ -3,9 +3,9 @@
 use diopter_os::{BioResult, Errno, Slab};
 
 use crate::engine::route::IoPath;
-use crate::engine::run::buffers;
 use crate::engine::run::next::{Next, Phase};
 use crate::engine::run::pending::{BioEnd, Failure, Pending, State, is_again};
+use crate::engine::run::{buffers, judge};
 use crate::error::IoError;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, StopReason, Transfer, paint};
 use crate::request::RequestOp;
@@ -18,12 +18,7 @@ const EDGE_READ: &str = "read of an edge block for a write";
 /// Notes a bio's end. First error wins.
 pub fn note_bio(pending: &mut Pending, runs: StridedRange, result: BioResult) {
     pending.outstanding -= 1;
-    let result = match result {
-        // This process did not cancel it: io_uring cancels a request that waits for a worker thread
-        // when signals keep it from creating one (io_uring/io-wq.c). It was never started.
-        Err(Errno::ECANCELED) if !pending.is_cancelled && !pending.appends => Err(Errno::EAGAIN),
-        result => result,
-    };
+    let result = judge::result(pending, result);
     pending.window.ends.push(BioEnd { runs, result });
     if let Err(errno) = result
         && !is_again(errno)

@@ -12,7 +12,7 @@ use crate::engine::flight::Flight;
 use crate::engine::run::next::{Built, Changed, Next, Obstacle, Phase};
 use crate::engine::run::pending::{Durability, Pending, State};
 use crate::engine::run::table::Table;
-use crate::engine::run::{buffers, edges, flush, lock, reserve, transfer, window};
+use crate::engine::run::{buffers, edges, flush, judge, lock, reserve, transfer, window};
 use crate::engine::target::Target;
 use crate::policy::Policies;
 
@@ -191,13 +191,13 @@ fn follow(
     }
 }
 
-/// Carries out a change with which a window is planned again.
+/// Carries out a change with which a window is planned again, or the attempt is made again.
 fn replan(pending: &mut Pending, target: &Target, changed: Changed) -> Next {
     pending.report.failure = None;
     match changed {
         Changed::NoDirect => target.note_no_direct(),
         Changed::Limit(limit) => pending.limit = Some(limit),
-        Changed::LostAppend => return pending.try_again(Next::Lock),
+        Changed::LostAppend | Changed::NotThisTime => {}
         Changed::NoDontcache => {
             target.hybrid.note_refusal();
             pending.flags = pending.flags.without(RwFlags::DONTCACHE);
@@ -208,7 +208,15 @@ fn replan(pending: &mut Pending, target: &Target, changed: Changed) -> Next {
             Err(errno) => return pending.fail(errno, pending.window.range),
         },
     }
-    pending.try_again(Next::Window)
+    pending.count_attempt();
+    if let Some(errno) = judge::again(pending) {
+        return pending.fail(errno, pending.window.range);
+    }
+    match (changed, pending.state) {
+        (Changed::LostAppend, _) => Next::Lock,
+        (_, State::In(Phase::Sync)) => Next::Phase(Phase::Sync),
+        _ => Next::Window,
+    }
 }
 
 /// Builds the bios of a phase as far as the slab has room.

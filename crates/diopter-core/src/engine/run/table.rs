@@ -16,12 +16,12 @@ use crate::engine::run::next::Phase;
 use crate::engine::run::pending::{
     Durability, Failure, Order, Pending, Report, ResultOwner, State,
 };
-use crate::engine::run::{buffers, flush, lock, report};
+use crate::engine::run::{buffers, flush, judge, lock, report};
 use crate::engine::target::Target;
 use crate::engine::targets::Targets;
-use crate::error::{IoError, IoErrorKind};
+use crate::error::IoError;
 use crate::inode_lock::{Hold, InodeLock};
-use crate::outcome::{RangeOutcome, RangeState, Route, paint};
+use crate::outcome::{Route, paint};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::stripe::StridedRange;
@@ -281,13 +281,10 @@ impl Table {
     /// Ends a request whose backend is lost: the state of what was in the device is unknown.
     pub(crate) fn lose(&mut self, place: usize) {
         let pending = &mut self.entries[place];
-        let (range, window) = (pending.rest(), pending.window.range);
-        if pending.outstanding > 0 {
-            let unknown = RangeOutcome { range: window, state: RangeState::Unknown };
+        let (failure, unknown) = judge::lost(pending);
+        if let Some(unknown) = unknown {
             paint(&mut pending.report.parts, unknown);
         }
-        let kind = Some(IoErrorKind::BackendLost);
-        let failure = Failure { errno: Errno::EIO, range, kind, is_edge_read: false };
         pending.report.failure = Some(failure);
         pending.outstanding = 0;
         let owes_flush = pending.durability == Durability::OwesFlush;

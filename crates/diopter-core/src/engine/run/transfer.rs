@@ -10,7 +10,7 @@ use crate::engine::plan;
 use crate::engine::route::IoPath;
 use crate::engine::run::buffers::{self, BufferMapping};
 use crate::engine::run::judge::{self, Moved, Verdict};
-use crate::engine::run::next::{Built, Next};
+use crate::engine::run::next::{Built, Changed, Next};
 use crate::engine::run::pending::{Attempts, BioEnd, Durability, Pending};
 use crate::engine::run::report::{note_parts, report_parts};
 use crate::engine::target::Target;
@@ -271,7 +271,7 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
         Then::Advance => {}
     }
     pending.window.ends_in_block |= !is_whole && !pending.is_write() && !target.is_local();
-    if useful > 0 { Next::Window } else { pending.try_again(Next::Window) }
+    if useful > 0 { Next::Window } else { Next::Replan(Changed::NotThisTime) }
 }
 
 /// The step that follows the bytes that were moved.

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use diopter_os::{Errno, RwFlags};
 
 use super::*;
+use crate::clock::Nanos;
 use crate::engine::run::next::Phase;
 use crate::engine::run::pending::State;
 use crate::engine::target::Blocks;
@@ -348,4 +349,72 @@ fn space_is_assured_by_allocations_or_by_twice_the_free_bytes() {
     assert!(!has_space_for_all(&cannot, &local()), "nothing is reported");
     assert!(!has_space_for_all(&cannot, &Described { free: Some(2048), ..local() }));
     assert!(has_space_for_all(&cannot, &Described { free: Some(2049), ..local() }));
+}
+
+#[test]
+fn a_cancel_that_no_caller_asked_for_means_not_this_time_but_for_an_append() {
+    let mut pending = write((0, 512), &[]);
+    assert_eq!(result(&pending, Err(Errno::ECANCELED)), Err(Errno::EAGAIN));
+    assert_eq!(result(&pending, Err(Errno::EIO)), Err(Errno::EIO));
+    assert_eq!(result(&pending, Ok(512)), Ok(512));
+    pending.is_cancelled = true;
+    assert_eq!(result(&pending, Err(Errno::ECANCELED)), Err(Errno::ECANCELED));
+    let mut append = write((0, 512), &[]);
+    append.appends = true;
+    assert_eq!(result(&append, Err(Errno::ECANCELED)), Err(Errno::ECANCELED));
+}
+
+#[test]
+fn attempts_that_move_nothing_end_by_number_by_time_and_when_cancelled() {
+    let mut pending = read((0, 512), &[(512, Ok(0))]);
+    for _ in 0..ATTEMPTS_MAX {
+        pending.count_attempt();
+    }
+    assert_eq!(again(&pending), None);
+    pending.count_attempt();
+    assert_eq!(again(&pending), Some(Errno::EAGAIN), "by number");
+
+    let mut pending = read((0, 512), &[(512, Ok(0))]);
+    pending.timing.reaped = Nanos(1);
+    pending.count_attempt();
+    let limit = u64::try_from(ATTEMPTS_TIME_MAX.as_nanos()).expect("seconds");
+    pending.timing.reaped = Nanos(1 + limit);
+    pending.count_attempt();
+    assert_eq!(again(&pending), None);
+    pending.timing.reaped = Nanos(2 + limit);
+    assert_eq!(again(&pending), Some(Errno::EAGAIN), "by time");
+
+    let mut pending = read((0, 512), &[(512, Err(Errno::EAGAIN))]);
+    for _ in 0..=ATTEMPTS_AGAIN_MAX {
+        assert_eq!(again(&pending), None);
+        pending.count_attempt();
+    }
+    assert_eq!(again(&pending), Some(Errno::EAGAIN), "refused, by number");
+
+    let mut pending = read((0, 512), &[(512, Err(Errno::EINTR))]);
+    assert_eq!(again(&pending), None);
+    pending.is_cancelled = true;
+    assert_eq!(again(&pending), Some(Errno::ECANCELED));
+}
+
+#[test]
+fn a_lost_backend_leaves_unknown_only_what_was_in_the_device() {
+    let mut pending = write((512, 2048), &[]);
+    pending.at = 1024;
+    pending.window.range = FileRange::new(1024, 1536);
+    let (failure, unknown) = lost(&pending);
+    assert_eq!((failure.errno, failure.kind), (Errno::EIO, Some(IoErrorKind::BackendLost)));
+    assert_eq!((failure.range, unknown), (FileRange::new(1024, 2048), None));
+    pending.outstanding = 1;
+    let window = RangeOutcome { range: pending.window.range, state: RangeState::Unknown };
+    assert_eq!(lost(&pending).1, Some(window));
+}
+
+#[test]
+fn a_flush_that_was_not_made_is_made_again_and_a_flush_that_failed_is_not() {
+    let range = (0, 512);
+    assert!(matches!(flush(&write(range, &[(512, Ok(0))])), Verdict::Advance(_)));
+    let interrupted = write(range, &[(256, Ok(0)), (256, Err(Errno::EINTR))]);
+    assert_eq!(flush(&interrupted), Verdict::Replan(Changed::NotThisTime));
+    assert_eq!(flush(&write(range, &[(512, Err(Errno::EIO))])), Verdict::FailedBio);
 }
