@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use diopter::{Errno, Error, File, Request};
+use diopter::engine::use_for_futures;
+use diopter::{EngineOptions, Errno, Error, File, Request, use_for_this_thread};
 use diopter_core::prng::Prng;
 use diopter_os::testing::{Limit, set_limit};
 use futures::future::join_all;
@@ -200,8 +201,7 @@ where
     }
 }
 
-#[test]
-fn ten_thousand_tasks_share_one_file() {
+fn ten_thousand_tasks_read() {
     let (file, bytes) = file_of(4 * MIB, env::seed());
     let (file, bytes) = (Arc::new(file), Arc::new(bytes));
     on_each_runtime(10_000, |number| {
@@ -213,6 +213,21 @@ fn ten_thousand_tasks_share_one_file() {
             assert!(buffer[..] == bytes[at..at + 500]);
         }
     });
+}
+
+#[test]
+fn ten_thousand_tasks_share_one_file() {
+    ten_thousand_tasks_read();
+}
+
+#[test]
+fn ten_thousand_tasks_share_one_file_at_depth_1024() {
+    let options = EngineOptions::DEFAULT.in_flight(1024);
+    use_for_futures(options);
+    use_for_this_thread(options);
+    ten_thousand_tasks_read();
+    use_for_this_thread(EngineOptions::DEFAULT);
+    use_for_futures(EngineOptions::DEFAULT);
 }
 
 #[test]

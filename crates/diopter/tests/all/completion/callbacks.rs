@@ -146,6 +146,53 @@ fn a_callback_may_use_its_own_engine_and_none_runs_inside_it() {
 }
 
 #[test]
+fn a_callback_may_cancel_its_own_request_and_others_of_its_engine_and_more_than_once() {
+    for policy in [CompletionPolicy::Inline, CompletionPolicy::Auto] {
+        let Bench { engine, target, .. } = Bench::new(policy);
+        let here = Rc::new((engine, target));
+        HERE.set(Some(Rc::clone(&here)));
+        let other = here.0.start(&here.1, Request::read(1, memory(3 * MIB, 0))).expect("admitted");
+        let cancels = Completion::quick(move |done: FinishedRequest| {
+            HERE.with_borrow(|here| {
+                let (engine, _) = &**here.as_ref().expect("set by the test");
+                for id in [done.id, other, done.id, other] {
+                    engine.cancel(id);
+                }
+            });
+        });
+        let write = Request::write(8 * MIB, memory(4096, 5));
+        let own = here.0.start_with(&here.1, write, cancels).expect("admitted");
+        let done = here.0.wait(LONG).expect("there").expect("the read comes back");
+        assert_eq!((done.id, done.result.is_err()), (other, true), "{policy:?}");
+        assert!(here.0.wait(LONG).expect("there").is_none(), "its callback has the result");
+        here.0.cancel(own);
+        here.0.cancel(other);
+        assert_eq!((here.0.in_flight(), here.0.held()), (0, (0, 0)));
+        let read = Request::read(0, memory(4096, 0));
+        here.0.start(&here.1, read).expect("admitted");
+        assert!(here.0.wait(LONG).expect("there").expect("a result").result.is_ok());
+        HERE.set(None);
+    }
+}
+
+#[test]
+fn an_engine_may_be_dropped_in_a_callback_of_another() {
+    let Bench { world, engine, target } = Bench::new(CompletionPolicy::Inline);
+    for at in 0..20 {
+        engine.start(&target, Request::write(at * 4096, memory(4096, 7))).expect("admitted");
+    }
+    HERE.set(Some(Rc::new((engine, target))));
+    let other = Bench::new(CompletionPolicy::Inline);
+    // The handle is the last of the engine, whose writes are in flight.
+    let drops = Completion::quick(|_| drop(HERE.take()));
+    other.start_with(Request::write(0, memory(4096, 1)), drops);
+    other.finish();
+    assert!(world.with_disk(0, |disk| disk.live()[..20 * 4096] == [7; 20 * 4096]));
+    assert_eq!(other.engine.completions().panics, 0);
+    assert!(other.run(Request::read(0, memory(4096, 0))).result.is_ok());
+}
+
+#[test]
 fn wait_reports_a_panic_once_and_the_engine_continues() {
     for policy in [CompletionPolicy::Auto, CompletionPolicy::Deferred] {
         let bench = Bench::new(policy);

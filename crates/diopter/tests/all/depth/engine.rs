@@ -29,15 +29,15 @@ struct Bench {
 }
 
 impl Bench {
-    /// An engine on a file of `objects` objects, each on a disk like `performance`.
-    fn new(performance: Performance, objects: u32, depth: DepthPolicy) -> Bench {
+    /// An engine of `requests` on a file of `objects` objects, each on a disk like `performance`.
+    fn new(performance: Performance, objects: u32, (requests, depth): (u32, DepthPolicy)) -> Bench {
         let mut disk = Disk::new(4 << 20, 512, 512);
         disk.load(&vec![7; 4 << 20]);
         let world = World::new(vec![disk; usize::try_from(objects).unwrap()]);
-        let slab = Engine::slab();
+        let slab = Engine::slab_for(requests);
         let config = SimConfig {
             seed: 1,
-            depth_max: 128,
+            depth_max: requests,
             latency_min_ns: 0,
             latency_spread_ns: 0,
             mebibyte_ns: 0,
@@ -94,9 +94,13 @@ impl Bench {
 }
 
 /// Requests in the second to the fourth second, and the depth then.
-fn measure(performance: Performance, objects: u32, depth: DepthPolicy) -> (u64, DepthReport) {
-    let mut bench = Bench::new(performance, objects, depth);
-    for _ in 0..128 / objects {
+fn measure(
+    performance: Performance,
+    objects: u32,
+    (requests, depth): (u32, DepthPolicy),
+) -> (u64, DepthReport) {
+    let mut bench = Bench::new(performance, objects, (requests, depth));
+    for _ in 0..requests / objects {
         let memory = bench.memory();
         bench.start(memory);
     }
@@ -108,11 +112,11 @@ fn measure(performance: Performance, objects: u32, depth: DepthPolicy) -> (u64, 
 
 fn check(performance: Performance, objects: u32) -> DepthReport {
     let depths = [1, 2, 4, 8, 16, 32, 64, 128].into_iter();
-    let rate = |depth| measure(performance, objects, DepthPolicy::Fixed(depth)).0;
+    let rate = |depth| measure(performance, objects, (128, DepthPolicy::Fixed(depth))).0;
     let sweep: Vec<(u32, u64)> = depths.map(|depth| (depth, rate(depth))).collect();
     let best = sweep.iter().map(|(_, rate)| *rate).max().unwrap();
     let knee = sweep.iter().find(|(_, rate)| rate * 100 >= best * 95).unwrap().0;
-    let (auto, report) = measure(performance, objects, DepthPolicy::Auto);
+    let (auto, report) = measure(performance, objects, (128, DepthPolicy::Auto));
     assert!(auto * 10 >= best * 9, "{auto} of {best}: {report:?} {sweep:?}");
     assert!(report.depth <= 2 * knee, "{report:?} where {knee} do: {sweep:?}");
     report
@@ -140,6 +144,17 @@ fn an_engine_stays_as_deep_as_a_device_wants_it() {
 }
 
 #[test]
+fn an_engine_of_1024_requests_reaches_the_knee_of_a_device_as_deep() {
+    let device = Performance { channels: 1024, bio_ns: 16 * MS, ..BASE };
+    let rate = |depth| measure(device, 1, (1024, depth));
+    let (usual, _) = rate(DepthPolicy::Fixed(128));
+    let (best, _) = rate(DepthPolicy::Fixed(1024));
+    let (auto, report) = rate(DepthPolicy::Auto);
+    assert!(best > 7 * usual, "{best} at 1024, {usual} at 128");
+    assert!(auto * 10 >= best * 9 && report.depth > 512, "{auto} of {best}: {report:?}");
+}
+
+#[test]
 fn an_engine_finds_the_depth_of_four_objects_and_of_four_with_a_slow_one() {
     check(Performance { channels: 2, bio_ns: MS, ..BASE }, 4);
     check(Performance { channels: 2, bio_ns: MS, slow: Some((1, 4000)), ..BASE }, 4);
@@ -147,7 +162,7 @@ fn an_engine_finds_the_depth_of_four_objects_and_of_four_with_a_slow_one() {
 
 /// Nanoseconds that a read of 4 KiB takes from its start, with as many large ones as fit.
 fn small_beside_large(depth: DepthPolicy) -> u64 {
-    let mut bench = Bench::new(Performance { channels: 4, bio_ns: MS, ..BASE }, 1, depth);
+    let mut bench = Bench::new(Performance { channels: 4, bio_ns: MS, ..BASE }, 1, (128, depth));
     for _ in 0..100 {
         let memory = bench.memory();
         bench.start(memory);
@@ -175,7 +190,7 @@ fn a_small_request_goes_past_large_ones_that_are_kept_back() {
 #[test]
 fn what_is_kept_back_is_cancelled_like_all_that_was_not_tried() {
     let mut bench =
-        Bench::new(Performance { channels: 2, bio_ns: MS, ..BASE }, 1, DepthPolicy::Auto);
+        Bench::new(Performance { channels: 2, bio_ns: MS, ..BASE }, 1, (128, DepthPolicy::Auto));
     for _ in 0..40 {
         let memory = bench.memory();
         bench.start(memory);
