@@ -88,7 +88,7 @@ impl Engine {
     /// [`Refused`] with the reason and the request: the engine is full (take finished requests
     /// first) or has lost its backend (open a new engine), the file is not open for this operation,
     /// the range ends past 2^63 - 1, or the file is strict and would be buffered.
-    #[inline]
+    #[inline(always)]
     pub fn start(&self, file: &File, request: Request) -> Result<RequestId, Box<Refused>> {
         self.core.start(file, request)
     }

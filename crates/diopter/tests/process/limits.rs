@@ -129,6 +129,15 @@ fn check_with_locked_memory(name: &str, limit: u64, is_refused: bool) {
                 memory = buf;
             }
             check_engine(&engine, &file, 0, 1);
+            // As large as there are: a ring or a context for less, where this has no room.
+            let options = EngineOptions { backend, ..EngineOptions::DEFAULT };
+            let largest = options.in_flight(EngineOptions::IN_FLIGHT_MAX);
+            check_engine(
+                &Engine::new(largest).expect("it has what the usual one has"),
+                &file,
+                0,
+                1,
+            );
             check_blocking_calls(&file, 1 << 20, 2);
             check_several_bios_of(&file, 2 << 20, 7);
         }
