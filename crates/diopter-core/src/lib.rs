@@ -17,7 +17,6 @@ pub mod prng;
 pub mod inode_lock;
 mod handoff;
 pub mod outcome;
-pub mod policy;
 pub mod request;
 mod workers;
 
@@ -33,9 +32,13 @@ pub mod map;
 
 pub mod bio;
 
+pub mod policy;
+
 pub mod backend;
 pub mod engine;
 
 pub mod plan;
+
+pub mod history;
 
 pub mod write_behind;

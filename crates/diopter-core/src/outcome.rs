@@ -36,7 +36,7 @@ pub enum StopReason {
     /// A write reached the limit of the process on the size of files (`RLIMIT_FSIZE`).
     SizeLimit,
     /// The kernel moved fewer bytes than asked, and
-    /// [`ShortPolicy::Return`](crate::policy::ShortPolicy::Return) does not ask again.
+    /// [`History::returns_short`](crate::policy::History::returns_short) does not ask again.
     Short,
 }
 

@@ -23,7 +23,7 @@ use crate::error::{IoError, RequestError};
 use crate::extent::{Extent, ExtentState};
 use crate::limits::{BOUNCE_BYTES, SEGMENTS_MAX};
 use crate::outcome::Route;
-use crate::policy::{CompletionPolicy, MergePolicy, Policies, SubmitPolicy};
+use crate::policy::{CompletionPolicy, MergePolicy, Policies};
 use crate::request::RequestOp;
 use crate::stripe::StridedRange;
 use crate::sync::Arc;
@@ -230,12 +230,13 @@ fn add_window(
     queues.fill(mapper, span, engine::plan::merge(&query.policies, is_serial));
     let memory = Memory::of(query, window, span);
     let mut pieces = Pieces::default();
-    pieces.start(&builder, query.policies.boundary, span, memory.address);
+    pieces.start(&builder, query.policies.history.cut, span, memory.address);
     add_bios(&mut plan.bios, (&builder, &mut pieces), &mut queues, (way, false, memory))?;
     let made = plan.bios.len() - before;
-    plan.waits += match query.policies.submit {
-        SubmitPolicy::AllThenWait => u32::from(made > 0),
-        SubmitPolicy::EachThenWait => u32::try_from(made).unwrap_or(u32::MAX),
+    plan.waits += if engine::plan::waits_for_each(&query.policies) {
+        u32::try_from(made).unwrap_or(u32::MAX)
+    } else {
+        u32::from(made > 0)
     };
     Ok(())
 }
@@ -414,17 +415,14 @@ fn completion(query: &PlanQuery, facts: Facts) -> (&'static str, &'static str) {
     };
     let (place, why) = completion_context(&known, policy);
     let changes_metadata = facts.allocates || facts.extends;
-    let words = match (policy, why) {
-        (CompletionPolicy::Auto, _) if !query.is_write => CompletionReason::Read.why(),
-        (CompletionPolicy::Auto, _) if changes_metadata => {
+    let words = match policy {
+        CompletionPolicy::Past(rule) => rule.words(why),
+        CompletionPolicy::Auto if !query.is_write => CompletionReason::Read.why(),
+        CompletionPolicy::Auto if changes_metadata => {
             "nothing in this engine's completion blocks; the kernel updates metadata itself"
         }
-        (CompletionPolicy::Auto, _) => CompletionReason::Overwrite.why(),
-        (CompletionPolicy::Linux7_0, CompletionReason::Unwritten) => {
-            "new or unwritten blocks need a metadata update"
-        }
-        (_, CompletionReason::CallerWaits) => "a write that extends the file is waited for",
-        _ => why.why(),
+        CompletionPolicy::Auto => CompletionReason::Overwrite.why(),
+        CompletionPolicy::Deferred | CompletionPolicy::Inline => why.why(),
     };
     (place.name(), words)
 }

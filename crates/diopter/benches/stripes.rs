@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use diopter::engine::{MergePolicy, SubmitPolicy};
+use diopter::engine::MergePolicy;
+use diopter::history::{EACH_THEN_WAIT, History};
 use diopter::layouts::StripedFile;
 use diopter::{Engine, EngineOptions, IoBuf, Policies, Request, RequestOp};
 use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
@@ -34,20 +35,20 @@ struct Scale {
 #[derive(Clone, Copy)]
 enum Way {
     /// Requests of so many bytes, so many in flight.
-    Ours { bytes: u64, depth: usize, pages: Pages, submit: SubmitPolicy, merge: MergePolicy },
+    Ours { bytes: u64, depth: usize, pages: Pages, history: History, merge: MergePolicy },
     /// As many processes as objects, with blocks of this size.
     Dd(&'static str),
 }
 
 const fn ours(mebibytes: u64, depth: usize, pages: Pages) -> Way {
-    let (submit, merge) = (SubmitPolicy::AllThenWait, MergePolicy::PerObject);
-    Way::Ours { bytes: mebibytes * MIB, depth, pages, submit, merge }
+    let (history, merge) = (History::TODAY, MergePolicy::PerObject);
+    Way::Ours { bytes: mebibytes * MIB, depth, pages, history, merge }
 }
 
 /// One request at a time, so that nothing but its own stripes is under way.
-const fn by_stripes(submit: SubmitPolicy) -> Way {
+const fn by_stripes(history: History) -> Way {
     let merge = MergePolicy::PerStripe;
-    Way::Ours { bytes: 16 * MIB, depth: 1, pages: Pages::Huge, submit, merge }
+    Way::Ours { bytes: 16 * MIB, depth: 1, pages: Pages::Huge, history, merge }
 }
 
 /// The usual choice of an application: 64 MiB in flight, 4 MiB a bio.
@@ -72,8 +73,7 @@ const IN_BASE_PAGES: &[Way] = &[
     ours(1, 32, Pages::Base),
     Way::Dd(DD_BLOCKS[1]),
 ];
-const WAITS: &[Way] =
-    &[by_stripes(SubmitPolicy::AllThenWait), by_stripes(SubmitPolicy::EachThenWait)];
+const WAITS: &[Way] = &[by_stripes(History::TODAY), by_stripes(EACH_THEN_WAIT)];
 
 fn main() {
     let scale = match scale(std::env::args().skip(1)) {
@@ -165,10 +165,10 @@ impl Bench {
         }
         match way {
             Way::Dd(block) => self.time_dd(block, op),
-            Way::Ours { bytes, depth, pages, submit, merge } => {
+            Way::Ours { bytes, depth, pages, history, merge } => {
                 // Engine and memory count, as a process does.
                 let started = Instant::now();
-                let policies = Policies { submit, merge, ..Policies::default() };
+                let policies = Policies { history, merge, ..Policies::default() };
                 let options = EngineOptions { policies, ..EngineOptions::default() };
                 let engine = Engine::new(options).expect("an engine");
                 let length = usize::try_from(bytes).expect("64-bit only");
@@ -265,8 +265,9 @@ fn compare(bench: &Bench, (name, ways): (&str, &[Way]), op: RequestOp, rounds: u
 fn name_of(way: Way) -> String {
     match way {
         Way::Dd(block) => format!("four dd, bs={block}"),
-        Way::Ours { bytes, depth, pages, submit, merge } => {
-            let (submit, merge) = (submit.name(), merge.name());
+        Way::Ours { bytes, depth, pages, history, merge } => {
+            let submit = if history.waits_for_each { "each-then-wait" } else { "all-then-wait" };
+            let merge = merge.name();
             format!("{} MiB x {depth}, {pages:?} pages, {submit}, {merge}", bytes / MIB)
         }
     }

@@ -42,7 +42,6 @@ pub use diopter_core::extent::{Extent, ExtentState};
 pub use diopter_core::outcome::{DetourReason, DetourReasons};
 pub use diopter_core::plan::{Plan, PlanQuery, PlannedBio};
 pub use diopter_core::policy::{
-    BoundaryPolicy, CompletionPolicy, DepthPolicy, MergePolicy, RoutePolicy, ShortPolicy,
-    SubmitPolicy, WaitPolicy,
+    CompletionPolicy, DepthPolicy, MergePolicy, RoutePolicy, WaitPolicy,
 };
 pub use diopter_os::{AnyBuf, OwnedBuf, OwnedBufMut, RawBuf};

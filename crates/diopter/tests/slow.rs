@@ -4,7 +4,8 @@
 use diopter_testkit::env::Capability;
 use std::time::{Duration, Instant};
 
-use diopter::engine::{MergePolicy, SubmitPolicy};
+use diopter::engine::MergePolicy;
+use diopter::history::{EACH_THEN_WAIT, History};
 use diopter::layouts::StripedFile;
 use diopter::{BackendKind, Engine, EngineOptions, IoBuf, Policies, Request, RequestOp};
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
@@ -71,14 +72,14 @@ impl Bench {
     }
 }
 
-fn engine_on(backend: BackendKind, submit: SubmitPolicy, merge: MergePolicy) -> Engine {
-    let policies = Policies { submit, merge, ..Policies::default() };
+fn engine_on(backend: BackendKind, history: History, merge: MergePolicy) -> Engine {
+    let policies = Policies { history, merge, ..Policies::default() };
     Engine::new(EngineOptions { backend, policies, checked: true, ..EngineOptions::DEFAULT })
         .unwrap()
 }
 
-fn engine(submit: SubmitPolicy, merge: MergePolicy) -> Engine {
-    engine_on(BackendKind::Uring, submit, merge)
+fn engine(history: History, merge: MergePolicy) -> Engine {
+    engine_on(BackendKind::Uring, history, merge)
 }
 
 fn memory() -> IoBuf {
@@ -106,13 +107,13 @@ fn all_stripes_are_in_the_file_system_at_once_or_one_at_a_time() {
     let mut memory = memory();
     for op in [RequestOp::Write, RequestOp::Read] {
         bench.mount.take_seen();
-        let all = engine(SubmitPolicy::AllThenWait, MergePolicy::PerStripe);
+        let all = engine(History::TODAY, MergePolicy::PerStripe);
         bench.mount.gather(STRIPES.min(usize::from(BACKGROUND_MAX)));
         (_, memory) = bench.run(&all, op, memory);
         bench.mount.gather(0);
         assert_eq!(bench.check_stripes(op).at_once_max, STRIPES, "{op:?}");
         assert!(*memory == *written);
-        let each = engine(SubmitPolicy::EachThenWait, MergePolicy::PerStripe);
+        let each = engine(EACH_THEN_WAIT, MergePolicy::PerStripe);
         (_, memory) = bench.run(&each, op, memory);
         assert_eq!(bench.check_stripes(op).at_once_max, 1, "{op:?}");
         assert!(*memory == *written);
@@ -129,9 +130,9 @@ fn all_stripes_at_once_are_nine_times_as_fast_as_one_by_one_with_the_same_reques
     let bench = Bench::new();
     let mut memory = memory();
     // The first two are compared; what the others add is printed.
-    let all = SubmitPolicy::AllThenWait;
+    let all = History::TODAY;
     let rows = [
-        ("one by one", engine(SubmitPolicy::EachThenWait, MergePolicy::PerStripe)),
+        ("one by one", engine(EACH_THEN_WAIT, MergePolicy::PerStripe)),
         ("all at once", engine(all, MergePolicy::PerStripe)),
         ("a bio an object", engine(all, MergePolicy::PerObject)),
         ("all, threads", engine_on(BackendKind::Threads, all, MergePolicy::PerStripe)),

@@ -7,7 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use diopter::engine::{BoundaryPolicy, CompletionPolicy, MergePolicy, SubmitPolicy};
+use diopter::engine::{CompletionPolicy, MergePolicy};
+use diopter::history::{BoundaryPolicy, History};
 use diopter::{Policies, Preset};
 use diopter_copy::Pattern;
 use diopter_text::untrusted;
@@ -330,7 +331,7 @@ pub struct ExplainArgs {
     pub boundary: Option<BoundaryPolicy>,
     /// Wait for each bio, or for all bios of the request [default: the preset's]
     #[arg(long, value_name = "POLICY", value_parser = values::submit())]
-    pub submit: Option<SubmitPolicy>,
+    pub submit: Option<bool>,
     /// A bio for each stripe of a striped file, or for each object [default: the preset's]
     #[arg(long, value_name = "POLICY", value_parser = values::merge())]
     pub merge: Option<MergePolicy>,
@@ -362,9 +363,14 @@ impl ExplainArgs {
     /// Returns the preset's policies with those that were typed in their places.
     pub fn policies(&self) -> Policies {
         let preset = self.preset.policies();
+        let past = preset.history;
+        let history = History {
+            cut: self.boundary.map_or(past.cut, BoundaryPolicy::cut),
+            waits_for_each: self.submit.unwrap_or(past.waits_for_each),
+            ..past
+        };
         Policies {
-            boundary: self.boundary.unwrap_or(preset.boundary),
-            submit: self.submit.unwrap_or(preset.submit),
+            history,
             merge: self.merge.unwrap_or(preset.merge),
             completion: self.completion.unwrap_or(preset.completion),
             ..preset

@@ -29,4 +29,4 @@ pub use resolved::{CpOptions, Settings, copy_options};
 pub use run::ProgramArgs;
 pub use stripe::{CreateArgs, InfoArgs, StripeCommand};
 pub use trace::{TraceArgs, TraceFormat};
-pub use values::{BytesProgress, Document, Operation, ProgressWhen};
+pub use values::{BytesProgress, Document, Operation, ProgressWhen, submit_name};

@@ -150,6 +150,8 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
 
 #[cfg(test)]
 mod tests {
+    use diopter::history::History;
+
     use super::*;
     use crate::args::{Command, parse};
 
@@ -222,7 +224,7 @@ mod tests {
             panic!("explain was typed")
         };
         let policies = explain.policies();
-        assert_eq!(policies.boundary.name(), "v5.12");
+        assert_eq!(policies.history, History::TODAY);
         assert_eq!(policies.completion, explain.preset.policies().completion);
     }
 

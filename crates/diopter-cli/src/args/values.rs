@@ -9,7 +9,8 @@ use diopter_bench::document::ReadWrite;
 use diopter_bench::fio::units;
 
 use diopter::Preset;
-use diopter::engine::{BoundaryPolicy, CompletionPolicy, MergePolicy, SubmitPolicy};
+use diopter::engine::{CompletionPolicy, MergePolicy};
+use diopter::history::{BoundaryPolicy, LINUX_4_15, LINUX_5_5, LINUX_7_0};
 
 use crate::size;
 
@@ -320,19 +321,17 @@ pub fn preset() -> impl TypedValueParser<Value = Preset> {
 }
 
 pub fn boundary() -> impl TypedValueParser<Value = BoundaryPolicy> {
-    const ALL: [BoundaryPolicy; 5] = [
-        BoundaryPolicy::V3_8,
-        BoundaryPolicy::Patch1,
-        BoundaryPolicy::Patch2V1,
-        BoundaryPolicy::V3_10,
-        BoundaryPolicy::V5_12,
-    ];
-    named(&ALL, BoundaryPolicy::name)
+    named(&BoundaryPolicy::ALL, BoundaryPolicy::name)
 }
 
-pub fn submit() -> impl TypedValueParser<Value = SubmitPolicy> {
-    const ALL: [SubmitPolicy; 2] = [SubmitPolicy::EachThenWait, SubmitPolicy::AllThenWait];
-    named(&ALL, SubmitPolicy::name)
+/// Parses whether each bio is waited for.
+pub fn submit() -> impl TypedValueParser<Value = bool> {
+    named(&[true, false], submit_name)
+}
+
+/// Returns the name of a way to wait: for each bio, or for all.
+pub fn submit_name(waits_for_each: bool) -> &'static str {
+    if waits_for_each { "each-then-wait" } else { "all-then-wait" }
 }
 
 pub fn merge() -> impl TypedValueParser<Value = MergePolicy> {
@@ -341,9 +340,9 @@ pub fn merge() -> impl TypedValueParser<Value = MergePolicy> {
 
 pub fn completion() -> impl TypedValueParser<Value = CompletionPolicy> {
     const ALL: [CompletionPolicy; 6] = [
-        CompletionPolicy::Linux4_15,
-        CompletionPolicy::Linux5_5,
-        CompletionPolicy::Linux7_0,
+        LINUX_4_15,
+        LINUX_5_5,
+        LINUX_7_0,
         CompletionPolicy::Deferred,
         CompletionPolicy::Inline,
         CompletionPolicy::Auto,

@@ -1,5 +1,5 @@
 //! Builds bios from extents and memory, each as large as possible: under today's rule at a
-//! boundary, and the only one where there is none. `section` has the rules of older kernels.
+//! boundary, and the only one where there is none. A `CutRule` has that of an older kernel.
 //! Independent of backends.
 
 use diopter_os::{Errno, SegmentEnd};

@@ -6,7 +6,6 @@ pub mod device;
 pub mod object_queues;
 pub mod pieces;
 pub mod plan;
-mod section;
 
 use crate::extent::ObjectIndex;
 use crate::stripe::StridedRange;

@@ -4,9 +4,30 @@
 use std::collections::VecDeque;
 
 use crate::map::Mapper;
-use crate::policy::MergePolicy;
 use crate::stripe::StridedRange;
 use crate::units::{FileOffset, FileRange};
+
+/// Do pieces of a striped file that follow each other on one object become one bio?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MergePolicy {
+    /// One bio a stripe, in file order: Lustre's chunks.
+    PerStripe,
+    /// One bio an object, as large as it can be.
+    #[default]
+    PerObject,
+}
+
+impl MergePolicy {
+    /// Returns its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            MergePolicy::PerStripe => "per-stripe",
+            MergePolicy::PerObject => "per-object",
+        }
+    }
+}
 
 /// Strided ranges that are not finished, the next one in front.
 #[derive(Debug, Default)]

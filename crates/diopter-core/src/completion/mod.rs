@@ -9,7 +9,7 @@ use std::fmt;
 
 use crate::request::FinishedRequest;
 
-pub(crate) use rule::{CompletionFacts, Durability, completion_context, needs_facts};
+pub use rule::{CompletionFacts, CompletionPolicy, CompletionRule, Durability, completion_context};
 
 /// The place where a completion runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

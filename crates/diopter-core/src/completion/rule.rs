@@ -1,14 +1,76 @@
-//! The place of a completion, as a function of the known properties of the request: the kernels'
-//! rules, each in a few lines, and those of this engine. No state, no I/O.
+//! The place of a completion, as a function of the known properties of the request: by the policy,
+//! or by the rule of a kernel of the past that is set. No state, no I/O.
+
+use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
 
 use crate::completion::{CompletionPlace, CompletionReason as Why};
-use crate::policy::CompletionPolicy;
 
-/// Returns true if the rule of a policy depends on the state of the disk and the page cache, which
-/// costs system calls.
-#[must_use]
-pub fn needs_facts(policy: CompletionPolicy) -> bool {
-    matches!(policy, CompletionPolicy::Linux4_15 | CompletionPolicy::Linux7_0)
+/// Where a finished request's completion runs. Read by `engine/completer.rs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CompletionPolicy {
+    /// By the rule of a kernel of the past.
+    Past(&'static dyn CompletionRule),
+    /// Always in a worker.
+    Deferred,
+    /// Always in the reaping thread.
+    Inline,
+    /// Inline unless the completion has work that can block.
+    #[default]
+    Auto,
+}
+
+impl CompletionPolicy {
+    /// Returns its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            CompletionPolicy::Past(rule) => rule.name(),
+            CompletionPolicy::Deferred => "deferred",
+            CompletionPolicy::Inline => "inline",
+            CompletionPolicy::Auto => "auto",
+        }
+    }
+
+    /// Returns true if its rule depends on the state of the disk and the page cache, which costs
+    /// system calls.
+    #[must_use]
+    pub(crate) fn needs_facts(self) -> bool {
+        matches!(self, CompletionPolicy::Past(rule) if rule.needs_facts())
+    }
+}
+
+/// A rule of the past: where a kernel ran completions. Two rules of one name are the same.
+pub trait CompletionRule: Debug + Send + Sync {
+    /// Returns its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Returns true if it depends on the state of the disk and the page cache, which costs system
+    /// calls.
+    fn needs_facts(&self) -> bool;
+
+    /// Returns the place of a completion, as a reason.
+    fn decide(&self, facts: &CompletionFacts) -> Why;
+
+    /// Returns a short explanation of a reason under this rule.
+    fn words(&self, why: Why) -> &'static str {
+        why.why()
+    }
+}
+
+impl PartialEq for dyn CompletionRule {
+    fn eq(&self, other: &dyn CompletionRule) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for dyn CompletionRule {}
+
+impl Hash for dyn CompletionRule {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+    }
 }
 
 /// The promise of a finished write.
@@ -23,13 +85,6 @@ pub enum Durability {
     Flushed,
     /// `O_SYNC`: a flush and all metadata.
     All,
-}
-
-impl Durability {
-    /// Returns true if a flush must follow all bios.
-    fn needs_flush(self) -> bool {
-        matches!(self, Durability::Flushed | Durability::All)
-    }
 }
 
 /// The input of the rules, evaluated when the last bio of a request ends.
@@ -70,16 +125,10 @@ pub fn completion_context(
     policy: CompletionPolicy,
 ) -> (CompletionPlace, Why) {
     let why = match policy {
+        CompletionPolicy::Past(rule) => rule.decide(facts),
         CompletionPolicy::Deferred => Why::PolicyDeferred,
         CompletionPolicy::Inline => Why::PolicyInline,
         CompletionPolicy::Auto => auto(facts),
-        // fs/direct-io.c makes such a write synchronous.
-        CompletionPolicy::Linux4_15 if facts.is_write && facts.extends => Why::CallerWaits,
-        _ if facts.submitter_is_last => Why::SubmitterLast,
-        CompletionPolicy::Linux4_15 => direct_io_415(facts),
-        CompletionPolicy::Linux5_5 if facts.is_write => Why::EveryWrite,
-        CompletionPolicy::Linux5_5 => Why::Read,
-        CompletionPolicy::Linux7_0 => iomap_619(facts),
     };
     (why.place(), why)
 }
@@ -93,56 +142,5 @@ fn auto(facts: &CompletionFacts) -> Why {
         Why::BudgetSpent
     } else {
         Why::NothingBlocks
-    }
-}
-
-/// Returns the reason of a write to a file with cached pages, or with an unknown number of them.
-fn cached(facts: &CompletionFacts) -> Option<Why> {
-    match facts.has_cached_pages {
-        _ if !facts.is_write => None,
-        Some(true) => Some(Why::CachedPages),
-        None => Some(Why::Unknown),
-        Some(false) => None,
-    }
-}
-
-/// Returns the reason under fs/direct-io.c of 4.14 and later, as ext4 used it up to 5.4.
-fn direct_io_415(facts: &CompletionFacts) -> Why {
-    if facts.is_empty {
-        Why::NothingMoved
-    } else if !facts.is_write {
-        Why::Read
-    } else if facts.durability != Durability::None {
-        Why::NeedsFlush
-    } else if facts.is_unwritten {
-        Why::Unwritten
-    } else if facts.is_new {
-        Why::NewBlocks
-    } else {
-        cached(facts).unwrap_or(Why::NoCachedPages)
-    }
-}
-
-/// Returns the reason under fs/iomap of 6.19 and 7.0: a completion that needs a process goes to a
-/// worker, and nothing else.
-fn iomap_619(facts: &CompletionFacts) -> Why {
-    if facts.has_failed {
-        Why::Failed
-    } else if !facts.is_write && facts.is_copied_back {
-        Why::CopiedBack
-    } else if !facts.is_write {
-        Why::Read
-    } else if facts.extends {
-        Why::Extends
-    } else if facts.is_unwritten {
-        Why::Unwritten
-    } else if facts.is_new {
-        Why::NewBlocks
-    } else if facts.is_shared {
-        Why::Shared
-    } else if facts.durability.needs_flush() {
-        Why::NeedsFlush
-    } else {
-        cached(facts).unwrap_or(Why::Overwrite)
     }
 }

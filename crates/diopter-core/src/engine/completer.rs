@@ -11,7 +11,7 @@ use crate::backend::Backend;
 use crate::clock::Nanos;
 use crate::completion::{
     Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason, Durability,
-    completion_context, needs_facts,
+    completion_context,
 };
 use crate::engine::bounce::BouncePool;
 use crate::engine::job::{Attached, Completed, Ended, Job, LateCopy, note_dropped};
@@ -90,7 +90,7 @@ impl Completer {
             requests: requests as usize,
             is_watching: is_decisive(policy),
             policy,
-            needs_facts: needs_facts(policy),
+            needs_facts: policy.needs_facts(),
             attached: Vec::new(),
             attached_count: 0,
             ready: VecDeque::new(),

@@ -6,8 +6,7 @@ use crate::backend::{BackendKind, UringOptions};
 use crate::error::SetupError;
 use crate::limits::{IN_FLIGHT_MAX, REQUESTS_MAX};
 use crate::policy::{
-    BoundaryPolicy, CompletionPolicy, DepthPolicy, MergePolicy, Policies, RoutePolicy, ShortPolicy,
-    SubmitPolicy, WaitPolicy,
+    CompletionPolicy, DepthPolicy, History, MergePolicy, Policies, RoutePolicy, WaitPolicy,
 };
 
 /// How an engine is made.
@@ -34,14 +33,12 @@ impl EngineOptions {
         backend: BackendKind::Auto,
         uring: UringOptions::DEFAULT,
         policies: Policies {
-            boundary: BoundaryPolicy::V5_12,
-            submit: SubmitPolicy::AllThenWait,
             merge: MergePolicy::PerObject,
             completion: CompletionPolicy::Auto,
             depth: DepthPolicy::Auto,
             wait: WaitPolicy::Block,
-            short: ShortPolicy::Resubmit,
             route: RoutePolicy::Direct,
+            history: History::TODAY,
         },
         checked: false,
         timings: false,

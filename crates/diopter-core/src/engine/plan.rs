@@ -8,7 +8,7 @@ use crate::engine::facts::Facts;
 use crate::engine::route::{IoPath, RouteInput, Window};
 use crate::limits::BIO_BYTES_MAX;
 use crate::outcome::DetourReason;
-use crate::policy::{MergePolicy, Policies, RoutePolicy, SubmitPolicy};
+use crate::policy::{MergePolicy, Policies, RoutePolicy};
 use crate::units::{FileRange, align_down, align_up, is_aligned};
 
 /// The position of a request in its plan.
@@ -134,7 +134,7 @@ impl Cursor {
 
 /// Returns true if each bio of a request is waited for before the next one.
 pub fn waits_for_each(policies: &Policies) -> bool {
-    policies.submit == SubmitPolicy::EachThenWait
+    policies.history.waits_for_each
 }
 
 /// Returns the rule by which a window of a file becomes queues of bios. Bios of several objects

@@ -77,7 +77,7 @@ fn mapped_site<'t>(
     let takes_a_detour = has_more_to_do
         || range.length() > target.bytes_of_one
         || buffered(target, is_write, range.length(), policies.route).is_some()
-        || pieces::is_replayed(policies.boundary, &*target.mapper);
+        || pieces::rule_of(policies.history.cut, &*target.mapper).is_some();
     if takes_a_detour {
         return None;
     }

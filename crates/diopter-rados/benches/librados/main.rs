@@ -29,7 +29,7 @@ use bare::{Bare, By};
 use commands::Commands;
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::TargetRef;
-use diopter_core::policy::Preset;
+use diopter_core::history::preset::Preset;
 use diopter_core::prng::Prng;
 use diopter_core::request::Request;
 use diopter_core::stripe::Striping;

@@ -11,8 +11,8 @@ use diopter_core::backend::{Backend, Capabilities, Checked, Completions, LentBio
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::TargetRef;
 use diopter_core::error::BackendError;
+use diopter_core::history::preset::Preset;
 use diopter_core::outcome::RangeState;
-use diopter_core::policy::Preset;
 use diopter_core::request::{FinishedRequest, Request, RequestId, RequestOp};
 use diopter_core::stripe::Striping;
 use diopter_os::{BioId, BioResult, Errno};

@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use diopter::engine::{BoundaryPolicy, PlanQuery};
+use diopter::engine::PlanQuery;
+use diopter::history::BoundaryPolicy;
 use diopter::images::Image;
 use diopter::{EngineOptions, File, IoBuf, OpenOptions, Policies};
 
@@ -17,13 +18,7 @@ const START: u64 = 48 << 10;
 const LENGTH: usize = 4096 << 10;
 const PAGE: usize = 4096;
 
-const POLICIES: [BoundaryPolicy; 5] = [
-    BoundaryPolicy::V3_8,
-    BoundaryPolicy::Patch1,
-    BoundaryPolicy::Patch2V1,
-    BoundaryPolicy::V3_10,
-    BoundaryPolicy::V5_12,
-];
+const POLICIES: [BoundaryPolicy; 5] = BoundaryPolicy::ALL;
 
 /// How much is run.
 #[derive(Clone, Copy)]
@@ -105,7 +100,7 @@ fn rows(scale: Scale, (zram, file): (&Zram, &File), content: Content) {
 }
 
 fn adopt(boundary: BoundaryPolicy) {
-    let policies = Policies { boundary, ..Policies::default() };
+    let policies = Policies { history: boundary.into(), ..Policies::default() };
     diopter::use_for_this_thread(EngineOptions { policies, ..EngineOptions::default() });
 }
 
@@ -143,7 +138,7 @@ fn bios_written(zram: &Zram) -> u32 {
 
 /// Number of bios that the plan reports for one write.
 fn bios_planned(file: &File, memory: &IoBuf, boundary: BoundaryPolicy) -> usize {
-    let policies = Policies { boundary, ..Policies::default() };
+    let policies = Policies { history: boundary.into(), ..Policies::default() };
     let wide = |number: usize| u64::try_from(number).expect("64 bits at most");
     let (address, length) = (wide(memory.as_ptr().addr()), wide(memory.len()));
     let (is_write, offset, bio_bytes_max) = (true, START, None);

@@ -13,7 +13,8 @@ mod server;
 use std::time::Duration;
 
 use altered::Altered;
-use diopter::engine::{DepthPolicy, ShortPolicy, SubmitPolicy};
+use diopter::engine::DepthPolicy;
+use diopter::history::{EACH_THEN_WAIT, History};
 use diopter::{
     AdmitErrorKind, Errno, FileRange, FinishedRequest, IoErrorKind, Policies, RangeOutcome,
     RangeState, Request,
@@ -164,7 +165,7 @@ fn what_a_misaligned_read_got_before_an_error_is_in_the_callers_memory() {
 
 #[test]
 fn waiting_piece_by_piece_what_follows_an_error_is_not_tried() {
-    let policies = Policies { submit: SubmitPolicy::EachThenWait, ..Policies::default() };
+    let policies = Policies { history: EACH_THEN_WAIT, ..Policies::default() };
     let bench = Plan { mapper: by_mebibyte(5), policies, ..Plan::default() }.set_up();
     bench.world.with_disk(0, |disk| disk.turn_bad(2 * MIB));
     let finished = bench.run(Request::write(0, memory(5 * MIB, 7)));
@@ -192,11 +193,11 @@ fn the_first_error_in_time_is_the_result_and_an_error_is_not_tried_again() {
 
 #[test]
 fn all_pieces_in_parallel_take_as_long_as_one_and_one_by_one_as_long_as_all() {
-    for (submit, pieces) in [(SubmitPolicy::AllThenWait, 1), (SubmitPolicy::EachThenWait, 16)] {
-        let policies = Policies { submit, ..Policies::default() };
+    for (history, pieces) in [(History::TODAY, 1), (EACH_THEN_WAIT, 16)] {
+        let policies = Policies { history, ..Policies::default() };
         let bench = Plan { mapper: by_mebibyte(16), policies, ..Plan::default() }.set_up();
         let timing = bench.run(Request::write(0, memory(16 * MIB, 1))).timing().unwrap();
-        assert_eq!(timing.reaped.since(timing.submitted), pieces * MIB, "{submit:?}");
+        assert_eq!(timing.reaped.since(timing.submitted), pieces * MIB, "{history:?}");
     }
 }
 
@@ -254,7 +255,8 @@ fn a_device_that_only_ever_says_again_ends_in_no_progress() {
 #[test]
 fn short_return_hands_a_short_transfer_to_the_caller() {
     let faults = Faults { short: 1, ..Faults::NONE };
-    let policies = Policies { short: ShortPolicy::Return, ..Policies::default() };
+    let history = History { returns_short: true, ..History::TODAY };
+    let policies = Policies { history, ..Policies::default() };
     let bench = Plan { faults, policies, ..Plan::default() }.set_up();
     let finished = bench.run(Request::write(0, memory(MIB, 1)));
     let moved = finished.result.clone().expect("short is not an error").get();

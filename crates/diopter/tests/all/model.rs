@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use diopter::engine::{AnyBuf, DepthPolicy, MergePolicy, SubmitPolicy};
+use diopter::engine::{AnyBuf, DepthPolicy, MergePolicy};
+use diopter::history::{EACH_THEN_WAIT, History};
 use diopter::{
     Errno, FileRange, FinishedRequest, IoBuf, Policies, RangeOutcome, RangeState, Request,
     RequestId, RequestOp, RwFlags,
@@ -150,11 +151,7 @@ impl Run {
             mebibyte_ns: 0,
         };
         let mut policies = Policies {
-            submit: if prng.one_in(3) {
-                SubmitPolicy::EachThenWait
-            } else {
-                SubmitPolicy::AllThenWait
-            },
+            history: if prng.one_in(3) { EACH_THEN_WAIT } else { History::TODAY },
             depth: if prng.one_in(2) { DepthPolicy::Auto } else { DepthPolicy::Fixed(2) },
             ..Policies::default()
         };

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use altered::Altered;
-use diopter::engine::{DepthPolicy, MergePolicy, SubmitPolicy};
+use diopter::engine::{DepthPolicy, MergePolicy};
+use diopter::history::{EACH_THEN_WAIT, History};
 use diopter::{
     AdmitErrorKind, Bytes, Errno, FileRange, FinishedRequest, Policies, Preset, RangeState,
     Request, StopReason, Transfer,
@@ -89,8 +90,9 @@ impl Plan {
     }
 }
 
-fn with_policies(submit: SubmitPolicy, merge: MergePolicy) -> Bench {
-    Plan { policies: Policies { submit, merge, ..Policies::default() }, ..Plan::default() }.set_up()
+fn with_policies(history: History, merge: MergePolicy) -> Bench {
+    Plan { policies: Policies { history, merge, ..Policies::default() }, ..Plan::default() }
+        .set_up()
 }
 
 impl Bench {
@@ -133,8 +135,8 @@ fn states(finished: &FinishedRequest) -> Vec<(u64, u64, RangeState)> {
 
 #[test]
 fn all_stripes_at_once_are_nine_times_as_fast_as_one_by_one_with_the_same_bios() {
-    let each = with_policies(SubmitPolicy::EachThenWait, MergePolicy::PerStripe);
-    let all = with_policies(SubmitPolicy::AllThenWait, MergePolicy::PerStripe);
+    let each = with_policies(EACH_THEN_WAIT, MergePolicy::PerStripe);
+    let all = with_policies(History::TODAY, MergePolicy::PerStripe);
     let (each, all) = (each.nanoseconds_of_64_mib(), all.nanoseconds_of_64_mib());
     println!("each-then-wait {each} ns, all-then-wait {all} ns");
     assert!(each >= 9 * all, "{each} ns against {all} ns");
@@ -143,7 +145,7 @@ fn all_stripes_at_once_are_nine_times_as_fast_as_one_by_one_with_the_same_bios()
 
 #[test]
 fn a_bio_for_each_object_takes_as_long_as_the_device_needs_for_its_bytes() {
-    let merged = with_policies(SubmitPolicy::AllThenWait, MergePolicy::PerObject);
+    let merged = with_policies(History::TODAY, MergePolicy::PerObject);
     assert_eq!(merged.nanoseconds_of_64_mib(), 16_000_000, "16 MiB on each of four objects");
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
 use diopter::Policies;
+use diopter::history::BoundaryPolicy;
 use diopter_layouts::foreign;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,6 +14,7 @@ use super::device::{self, DeviceExtent};
 use super::image::{self, Image};
 use super::kernel::{self, Kernel};
 use super::planned::Explained;
+use crate::args::submit_name;
 use crate::cmd::layout::{self, Layout};
 use crate::output::name_bytes;
 
@@ -245,13 +247,14 @@ fn layout_of(explained: &Explained<'_>) -> Option<Layout> {
 }
 
 fn names_of(policies: &Policies) -> PolicyNames {
+    let history = policies.history;
     PolicyNames {
-        boundary: policies.boundary.name(),
-        submit: policies.submit.name(),
+        boundary: history.cut.map_or(BoundaryPolicy::V5_12.name(), |rule| rule.name()),
+        submit: submit_name(history.waits_for_each),
         completion: policies.completion.name(),
         depth: policies.depth.to_string(),
         wait: policies.wait.name(),
-        short: policies.short.name(),
+        short: if history.returns_short { "return" } else { "resubmit" },
         route: policies.route.name(),
         merge: policies.merge.name(),
     }

@@ -12,7 +12,6 @@ use crate::engine::run::pending::{Attempts, BioEnd, Failure, Pending};
 use crate::error::IoErrorKind;
 use crate::limits::{ATTEMPTS_AGAIN_MAX, ATTEMPTS_MAX, ATTEMPTS_TIME_MAX};
 use crate::outcome::{RangeOutcome, RangeState, StopReason};
-use crate::policy::ShortPolicy;
 use crate::stripe::StridedRange;
 use crate::units::{align_up, is_aligned};
 
@@ -50,7 +49,7 @@ impl Moved {
 }
 
 /// The bios of a window's bytes are back.
-pub fn transfer(pending: &Pending, facts: &impl Facts, short: ShortPolicy) -> Verdict {
+pub fn transfer(pending: &Pending, facts: &impl Facts, returns_short: bool) -> Verdict {
     if let Some(failure) = pending.report.failure
         && !is_short_for_space(pending, facts, failure)
     {
@@ -63,10 +62,10 @@ pub fn transfer(pending: &Pending, facts: &impl Facts, short: ShortPolicy) -> Ve
     if moved.end >= pending.window.range.end() {
         return Verdict::Advance(moved);
     }
-    match end_of_short(pending, facts, (&moved, short)) {
+    match end_of_short(pending, facts, (&moved, returns_short)) {
         Err(errno) => Verdict::Failed(Some(moved), errno),
         Ok(None) => Verdict::Advance(moved),
-        Ok(Some(_)) if is_truncated_image(pending, facts, (&moved, short)) => {
+        Ok(Some(_)) if is_truncated_image(pending, facts, (&moved, returns_short)) => {
             Verdict::Failed(Some(moved), Errno::EUCLEAN)
         }
         Ok(Some(why)) => Verdict::Done(moved, why),
@@ -199,7 +198,7 @@ pub fn is_end_of_file(
 fn end_of_short(
     pending: &Pending,
     facts: &impl Facts,
-    (moved, short): (&Moved, ShortPolicy),
+    (moved, returns_short): (&Moved, bool),
 ) -> Result<Option<StopReason>, Errno> {
     let mut results = pending.window.ends.iter().map(|bio| bio.result);
     if moved.is_end_of_file {
@@ -222,7 +221,7 @@ fn end_of_short(
             return Ok(Some(StopReason::EndOfFile));
         }
     }
-    Ok((short == ShortPolicy::Return).then_some(StopReason::Short))
+    Ok(returns_short.then_some(StopReason::Short))
 }
 
 /// Returns the bytes moved without a gap, from the start of the window's span on. A read of a
@@ -257,9 +256,9 @@ fn moved(pending: &Pending, facts: &impl Facts) -> Result<Moved, Errno> {
 fn is_truncated_image(
     pending: &Pending,
     facts: &impl Facts,
-    (moved, short): (&Moved, ShortPolicy),
+    (moved, returns_short): (&Moved, bool),
 ) -> bool {
-    !pending.is_write() && short == ShortPolicy::Resubmit && facts.is_cut_off(moved.end)
+    !pending.is_write() && !returns_short && facts.is_cut_off(moved.end)
 }
 
 /// A write to several objects that ran out of space is short, where the bytes written have no gap:

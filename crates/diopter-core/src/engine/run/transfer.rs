@@ -1,10 +1,11 @@
 //! The bytes of a window: its bios are built queue by queue, and closing it carries out the verdict
-//! of `judge.rs`. The only reader of `BoundaryPolicy` and `MergePolicy` in the engine.
+//! of `judge.rs`. The only reader of `History::cut` and `MergePolicy` in the engine.
 
 use diopter_os::{BioDraft, BioSpec, Errno, Op, OpenObject, RwFlags, Slab, Span};
 
 use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};
+use crate::completion::{CompletionFacts, CompletionPlace, completion_context};
 use crate::engine::flight::{Flight, share_of};
 use crate::engine::plan;
 use crate::engine::route::IoPath;
@@ -17,7 +18,7 @@ use crate::engine::target::Target;
 use crate::extent::ObjectIndex;
 use crate::limits::{BIO_BYTES_MAX, COPY_BYTES_INLINE_MAX};
 use crate::outcome::StopReason;
-use crate::policy::{BoundaryPolicy, CompletionPolicy, MergePolicy, Policies};
+use crate::policy::{CompletionPolicy, MergePolicy, Policies};
 use crate::stripe::StridedRange;
 use crate::units::{FileRange, align_up, to_u32, to_u64, to_usize};
 
@@ -36,10 +37,10 @@ pub fn open(
     let mapping = BufferMapping::of(pending);
     let start = mapping.place_of(pending.window.span.start());
     let bits = flight.slab.alignment(mapping.memory, start, to_usize(pending.window.span.length()));
-    // Memory in several ranges is not a single range of pages: the default policy applies.
-    let boundary = if bits.lengths == 0 { policies.boundary } else { BoundaryPolicy::default() };
+    // Memory in several ranges is not a single range of pages: no rule of the past applies.
+    let cut = policies.history.cut.filter(|_| bits.lengths == 0);
     let builder = builder_of(pending, target, flight);
-    pending.window.pieces.start(&builder, boundary, pending.window.span, to_u64(bits.addresses));
+    pending.window.pieces.start(&builder, cut, pending.window.span, to_u64(bits.addresses));
     if pending.is_write() && matches!(pending.window.way, IoPath::Bounced(_)) {
         buffers::copy_in(pending, &flight.slab, target.blocks.write);
     }
@@ -224,7 +225,7 @@ fn read_zeros(pending: &mut Pending, flight: &Flight, mapping: &BufferMapping, h
 
 /// Closes the phase once all its bios are back: the request goes to its next window, or ends.
 pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: &Policies) -> Next {
-    let (moved, then) = match judge::transfer(pending, target, policies.short) {
+    let (moved, then) = match judge::transfer(pending, target, policies.history.returns_short) {
         Verdict::FailedBio => return report_parts(pending, &flight.slab),
         Verdict::Replan(changed) => return Next::Replan(changed),
         Verdict::Failed(None, errno) => return pending.fail(errno, pending.window.range),
@@ -295,12 +296,11 @@ fn fill_holes(pending: &Pending, slab: &Slab, moved: &Moved) {
 
 /// Returns true if the last bytes of a bounced read are so many that a worker copies them.
 fn is_for_a_worker(pending: &Pending, part: FileRange, policy: CompletionPolicy) -> bool {
-    let has_workers = matches!(
-        policy,
-        CompletionPolicy::Auto | CompletionPolicy::Deferred | CompletionPolicy::Linux7_0
-    );
     let is_last = part.end() == pending.range.end();
-    is_last && has_workers && !pending.is_blocking() && part.length() > COPY_BYTES_INLINE_MAX
+    let is_large = is_last && !pending.is_blocking() && part.length() > COPY_BYTES_INLINE_MAX;
+    let facts =
+        CompletionFacts { has_large_copy: true, is_copied_back: true, ..Default::default() };
+    is_large && completion_context(&facts, policy).0 == CompletionPlace::Worker
 }
 
 /// Notes that a written window has space. It was not known before; writing the same bytes again

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::engine::{MergePolicy, SubmitPolicy};
+use diopter::engine::MergePolicy;
+use diopter::history::{EACH_THEN_WAIT, History};
 use diopter::{FileRange, IoBuf, Policies, Request};
 use diopter_core::backend::BackingObject;
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
@@ -27,15 +28,15 @@ const BLOCK: u64 = 512;
 const LAYOUTS: u64 = 2000;
 
 pub fn striped(_bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {
-    let all = nanos_of_64_mib(SubmitPolicy::AllThenWait)?;
-    let each = nanos_of_64_mib(SubmitPolicy::EachThenWait)?;
+    let all = nanos_of_64_mib(History::TODAY)?;
+    let each = nanos_of_64_mib(EACH_THEN_WAIT)?;
     let millis = |nanos| count(nanos) / 1e6;
     let measured = Measured::new(vec![(millis(all), millis(each))]);
     Ok(vec![Ok(measured.note("virtual time, 1 ms for each MiB, any number at once"))])
 }
 
 /// How long the device has a write of 64 MiB over space that is there.
-fn nanos_of_64_mib(submit: SubmitPolicy) -> Result<u64, String> {
+fn nanos_of_64_mib(history: History) -> Result<u64, String> {
     let world = World::new(vec![Disk::new(BYTES, 512, 512); OBJECTS]);
     let slab = Engine::slab();
     let config = SimConfig {
@@ -48,7 +49,7 @@ fn nanos_of_64_mib(submit: SubmitPolicy) -> Result<u64, String> {
         faulty: None,
     };
     let sim = Box::new(Sim::new(&slab, &world, config));
-    let policies = Policies { submit, merge: MergePolicy::PerStripe, ..Policies::default() };
+    let policies = Policies { history, merge: MergePolicy::PerStripe, ..Policies::default() };
     let engine = Engine::on_backend(slab, sim, policies);
     let striping = Striping::new(MIB, OBJECTS).ok_or("no striping")?;
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };

@@ -1,6 +1,7 @@
 //! Flushes of a durable write, and what is reported when a flush fails.
 
 use diopter::engine::{CompletionPolicy, CompletionReason};
+use diopter::history::LINUX_7_0;
 use diopter::{Errno, RangeState, Request, RwFlags};
 use diopter_core::prng::Prng;
 
@@ -135,7 +136,7 @@ fn what_was_written_is_not_reported_as_untried_when_no_flush_could_be_begun() {
 
 #[test]
 fn a_write_of_one_bio_does_not_inherit_the_flush_of_the_request_before_it() {
-    let policy = CompletionPolicy::Linux7_0;
+    let policy = LINUX_7_0;
     let bench = Bench::of(policy, Shape::ByMebibyte, RwFlags::DSYNC, Box::new(|_, _| {}));
     bench.load(8 * MIB);
     let several = bench.run(Request::write(0, memory(2 * MIB, 7)));

@@ -6,6 +6,7 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::time::Duration;
 
 use diopter::engine::CompletionPolicy;
+use diopter::history::LINUX_7_0;
 use diopter::{
     Completion, EngineOptions, File, FinishedRequest, IoBuf, Policies, Request, use_for_this_thread,
 };
@@ -75,7 +76,7 @@ fn an_engine_that_is_dropped_with_results_in_workers_loses_no_memory_twice() {
 fn t2_12_who_drains_reaps_his_own_writes_though_their_completions_sit_in_a_worker() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("drained");
-    for policy in [CompletionPolicy::Auto, CompletionPolicy::Deferred, CompletionPolicy::Linux7_0] {
+    for policy in [CompletionPolicy::Auto, CompletionPolicy::Deferred, LINUX_7_0] {
         let file = File::create(&path).expect("a file");
         let engine = Engine::new(options(policy)).expect("an engine");
         let (go, wait) = sync_channel::<()>(1);

@@ -5,6 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::thread;
 
 use diopter::engine::{CompletionPlace, CompletionPolicy, CompletionReason};
+use diopter::history::{LINUX_4_15, LINUX_5_5, LINUX_7_0};
 use diopter::{
     Completion, EngineOptions, Errno, File, FinishedRequest, IoBuf, Policies, RangeState, Request,
     RwFlags,
@@ -46,7 +47,7 @@ fn written_file(dir: &std::path::Path) -> Option<File> {
     let file = File::create(dir.join("written")).expect("a file");
     file.write_all_at(IoBuf::new(1 << 20).expect("memory").as_ref(), 0).expect("room");
     file.sync_all().expect("a flush");
-    let (place, why) = overwrite(&engine(CompletionPolicy::Linux7_0), &file);
+    let (place, why) = overwrite(&engine(LINUX_7_0), &file);
     if why == CompletionReason::Overwrite && place == CompletionPlace::Inline {
         return Some(file);
     }
@@ -59,9 +60,9 @@ fn t2_01_an_overwrite_without_cached_pages_completes_where_it_is_reaped_or_in_a_
     let dir = tempfile::tempdir().expect("a directory");
     let Some(file) = written_file(dir.path()) else { return };
     for (policy, why) in [
-        (CompletionPolicy::Linux4_15, CompletionReason::NoCachedPages),
-        (CompletionPolicy::Linux5_5, CompletionReason::EveryWrite),
-        (CompletionPolicy::Linux7_0, CompletionReason::Overwrite),
+        (LINUX_4_15, CompletionReason::NoCachedPages),
+        (LINUX_5_5, CompletionReason::EveryWrite),
+        (LINUX_7_0, CompletionReason::Overwrite),
         (CompletionPolicy::Deferred, CompletionReason::PolicyDeferred),
         (CompletionPolicy::Inline, CompletionReason::PolicyInline),
         (CompletionPolicy::Auto, CompletionReason::NothingBlocks),
@@ -80,7 +81,7 @@ fn t2_02_a_page_cached_anywhere_in_the_file_sends_it_to_a_worker() {
     let mut reader = std::fs::File::open(dir.path().join("written")).expect("a reader");
     reader.seek(SeekFrom::Start(900_000)).expect("inside");
     reader.read_exact(&mut [0; 100]).expect("bytes");
-    for policy in [CompletionPolicy::Linux4_15, CompletionPolicy::Linux7_0] {
+    for policy in [LINUX_4_15, LINUX_7_0] {
         let reply = overwrite(&engine(policy), &file);
         assert_eq!(reply, (CompletionPlace::Worker, CompletionReason::CachedPages), "{policy:?}");
     }
@@ -93,7 +94,7 @@ fn t2_02_on_the_simulator_what_can_t_be_known_counts_as_cached() {
         (Some(true), CompletionReason::CachedPages),
         (None, CompletionReason::Unknown),
     ] {
-        let bench = Bench::new(CompletionPolicy::Linux7_0);
+        let bench = Bench::new(LINUX_7_0);
         bench.load(MIB);
         bench.world.with_disk(0, |disk| disk.set_has_cached_pages(has_pages));
         assert!(bench.run(Request::write(0, memory(4096, 1))).result.is_ok());
@@ -103,7 +104,7 @@ fn t2_02_on_the_simulator_what_can_t_be_known_counts_as_cached() {
 
 #[test]
 fn what_a_write_changes_beside_its_bytes_sends_it_to_a_worker() {
-    let bench = Bench::new(CompletionPolicy::Linux7_0);
+    let bench = Bench::new(LINUX_7_0);
     bench.load(MIB);
     bench.run(Request::write(MIB, memory(4096, 1))).check_whole().expect("longer");
     assert_eq!(bench.count(CompletionReason::Extends), 1);
@@ -115,9 +116,9 @@ fn what_a_write_changes_beside_its_bytes_sends_it_to_a_worker() {
     }
     let file = File::create(dir.path().join("holes")).expect("a file");
     file.set_len(1 << 20).expect("a hole");
-    let newer = engine(CompletionPolicy::Linux7_0);
+    let newer = engine(LINUX_7_0);
     assert_eq!(overwrite(&newer, &file).1, CompletionReason::NewBlocks);
-    let older = engine(CompletionPolicy::Linux4_15);
+    let older = engine(LINUX_4_15);
     assert_eq!(overwrite(&older, &file).1, CompletionReason::NoCachedPages);
     let file = File::create(dir.path().join("long")).expect("a file");
     assert_eq!(overwrite(&older, &file).1, CompletionReason::CallerWaits);
@@ -195,7 +196,7 @@ fn t2_08_a_dirty_page_is_read_and_a_cached_one_is_not_what_is_left_after_a_write
     let mut buffered = std::fs::File::create_new(&path).expect("a file");
     buffered.write_all(&[3; 65_536]).expect("room");
     let file = File::options().read(true).write(true).open(&path).expect("the same");
-    let engine = engine(CompletionPolicy::Linux7_0);
+    let engine = engine(LINUX_7_0);
     engine.start(&file, Request::read(0, memory(65_536, 0))).expect("admitted");
     let done = engine.wait(LONG).expect("there").expect("it finishes");
     assert!(done.memory.expect("comes back").iter().all(|byte| *byte == 3), "was dirty");
@@ -232,7 +233,7 @@ fn t2_10_again_is_tried_again_and_never_reported() {
 
 #[test]
 fn t2_11_what_was_never_in_the_device_completes_once_in_the_caller() {
-    for policy in [CompletionPolicy::Linux4_15, CompletionPolicy::Linux7_0] {
+    for policy in [LINUX_4_15, LINUX_7_0] {
         let bench = Bench::new(policy);
         bench.load(MIB);
         bench.start(Request::write(0, memory(0, 1)));

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use diopter::engine::{BoundaryPolicy, SubmitPolicy};
+use diopter::history::{BoundaryPolicy, History};
 use diopter::{BackendError, Errno, FileRange, Policies, Request};
 use diopter_core::backend::sim::{Disk, Sim, World};
 use diopter_core::backend::{Backend, Capabilities, Completions, LentBio, Wait};
@@ -34,7 +34,8 @@ fn two_groups() -> Box<dyn Mapper> {
 
 /// How many bios a write becomes: one at a time, each of 1 ms, so the time gives their number.
 fn count_bios(boundary: BoundaryPolicy, length: u64) -> (u64, Bench) {
-    let policies = Policies { boundary, submit: SubmitPolicy::EachThenWait, ..Policies::default() };
+    let history = History { waits_for_each: true, ..boundary.into() };
+    let policies = Policies { history, ..Policies::default() };
     let bench = Plan { mapper: two_groups(), policies, ..Plan::default() }.set_up();
     let finished = bench.run(Request::write(0, memory(length, 7)));
     assert_eq!(finished.result.clone().map(|moved| moved.get()), Ok(length));

@@ -1,6 +1,7 @@
 //! Faults on one object, and what they do to a request and to the next; on the simulator.
 
-use diopter::engine::{MergePolicy, SubmitPolicy};
+use diopter::engine::MergePolicy;
+use diopter::history::EACH_THEN_WAIT;
 use diopter::{Errno, FinishedRequest, Policies, Preset, RangeState, Request};
 use diopter_os::Op;
 
@@ -61,7 +62,7 @@ fn sanity_398f_and_398i_without_memory_one_request_fails_and_no_other() {
 #[test]
 fn sanity_398g_eight_requests_of_a_stripe_each_are_in_flight_at_once() {
     let parallel = Preset::Lustre2_14.policies();
-    let serial = Policies { submit: SubmitPolicy::EachThenWait, ..parallel };
+    let serial = Policies { history: EACH_THEN_WAIT, ..parallel };
     for (policies, expected) in [(parallel, [4, 4]), (serial, [1, 1])] {
         assert_eq!(policies.merge, MergePolicy::PerStripe);
         let bench = Bench::new(&ROOM, policies);

@@ -1,7 +1,7 @@
 //! Which older rule makes the bios of a range, at holes and at what a write may not change.
 
 use diopter::FileRange;
-use diopter::engine::BoundaryPolicy;
+use diopter::history::BoundaryPolicy;
 use diopter_core::bio::builder::{BioLimits, Builder, Fit, Piece};
 use diopter_core::bio::device::DeviceLimits;
 use diopter_core::bio::pieces::Pieces;
@@ -52,7 +52,7 @@ fn mapper(state: ExtentState) -> Indirect {
 fn pieces(builder: &Builder<'_>, boundary: BoundaryPolicy) -> Vec<Piece> {
     let end = 9 * PAGE;
     let mut pieces = Pieces::default();
-    pieces.start(builder, boundary, FileRange::new(0, end), 0);
+    pieces.start(builder, boundary.cut(), FileRange::new(0, end), 0);
     let (mut at, mut found) = (0, Vec::new());
     while at < end {
         let strided = StridedRange::one(FileRange::new(at, end));
@@ -139,13 +139,13 @@ fn an_older_rule_counts_pages_up_to_what_is_asked_for_or_the_device_takes() {
 }
 
 fn count_pages(mapper: &Indirect, page_bytes: u64) {
-    let first = |vecs_max, count_max, boundary| {
+    let first = |vecs_max, count_max, boundary: BoundaryPolicy| {
         let segments = SegmentLimits { count_max, ..SegmentLimits::NONE };
         let device = DeviceLimits { segments, ..DeviceLimits::NONE };
         let limits = BioLimits { vecs_max, device, page_bytes, ..BioLimits::new(1 << 30, 4096) };
         let builder = Builder { mapper, limits, writes: false };
         let (strided, mut pieces) = (FileRange::new(0, 1024 * page_bytes), Pieces::default());
-        pieces.start(&builder, boundary, strided, 0);
+        pieces.start(&builder, boundary.cut(), strided, 0);
         let whole = |runs: &StridedRange| Fit::in_segments(runs.length());
         let piece = pieces.next(&builder, StridedRange::one(strided), whole);
         let Ok(Piece::Bio(draft)) = piece else { panic!("mapped: {piece:?}") };

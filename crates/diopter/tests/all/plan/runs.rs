@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use diopter::Policies;
-use diopter::engine::{PlanQuery, RoutePolicy, SubmitPolicy};
+use diopter::engine::{PlanQuery, RoutePolicy};
+use diopter::history::{EACH_THEN_WAIT, History};
 use diopter_core::backend::sim::{Disk, Sim, World};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
@@ -82,7 +83,7 @@ fn check(prng: &mut Prng, case: u64) {
     let append = prng.one_in(8);
     let policies = Policies {
         route: if prng.one_in(6) { RoutePolicy::Buffered } else { RoutePolicy::Direct },
-        submit: if prng.one_in(6) { SubmitPolicy::EachThenWait } else { SubmitPolicy::AllThenWait },
+        history: if prng.one_in(6) { EACH_THEN_WAIT } else { History::TODAY },
         ..Policies::default()
     };
     let file = recorded(prng, policies, append);

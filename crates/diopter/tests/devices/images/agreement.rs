@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use diopter::engine::BoundaryPolicy;
+use diopter::history::BoundaryPolicy;
 use diopter::images::Image;
 use diopter::{
     BackendKind, Engine, EngineOptions, Errno, File, IoBuf, OpenOptions, Policies, Request,
@@ -29,13 +29,7 @@ const TURNS: usize = 3;
 /// Bytes of a volume of very many files.
 const BYTES_IN_SOAK: u64 = 6 << 30;
 
-pub const BOUNDARIES: [BoundaryPolicy; 5] = [
-    BoundaryPolicy::V3_8,
-    BoundaryPolicy::Patch1,
-    BoundaryPolicy::Patch2V1,
-    BoundaryPolicy::V3_10,
-    BoundaryPolicy::V5_12,
-];
+pub const BOUNDARIES: [BoundaryPolicy; 5] = BoundaryPolicy::ALL;
 
 /// Lengths around blocks, pages and small bounces; the rest is random.
 const LENGTHS: [u64; 14] =
@@ -78,7 +72,7 @@ fn check(format: Format, count: usize) {
             for boundary in BOUNDARIES {
                 let label = format!("{} on {sector:?}, {backend:?}, {boundary:?}", format.name);
                 let is_buffered = sector.is_some_and(|sector| format.block < sector.into());
-                let policies = Policies { boundary, ..Policies::default() };
+                let policies = Policies { history: boundary.into(), ..Policies::default() };
                 let options =
                     EngineOptions { backend, policies, checked: true, ..EngineOptions::DEFAULT };
                 let mut run = Run { label, options, is_buffered, prng: &mut prng, bytes: [0; 2] };

@@ -38,7 +38,7 @@ fn damage_in_the_middle_of_a_tree_ends_a_request_there_and_the_outcome_says_so()
             continue;
         }
         for boundary in BOUNDARIES {
-            let policies = Policies { boundary, ..Policies::default() };
+            let policies = Policies { history: boundary.into(), ..Policies::default() };
             check(
                 &story,
                 EngineOptions { backend, policies, checked: true, ..EngineOptions::DEFAULT },

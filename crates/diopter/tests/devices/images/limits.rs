@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use diopter::engine::{BoundaryPolicy, Plan, PlanQuery};
+use diopter::engine::{Plan, PlanQuery};
+use diopter::history::BoundaryPolicy;
 use diopter::images::Image;
 use diopter::{File, IoBuf, OpenOptions, Policies};
 use diopter_core::bio::EndedBy;
@@ -183,8 +184,8 @@ fn memory_in_many_ranges_reads_what_is_there_on_a_limited_device() {
 fn an_older_rule_keeps_a_devices_limits_as_its_kernel_did() {
     let _machine = machine::alone();
     let Some(device) = Device::new() else { return };
-    let of = |boundary| {
-        let policies = Policies { boundary, ..Policies::default() };
+    let of = |boundary: BoundaryPolicy| {
+        let policies = Policies { history: boundary.into(), ..Policies::default() };
         let plan = plan(&device.file(), false, (48 * KIB, 4 * MIB), policies);
         plan.bios.iter().map(|bio| bio.draft.runs.length() / KIB).collect::<Vec<u64>>()
     };
@@ -276,8 +277,7 @@ fn the_completion_of_a_write_is_reported_by_the_files_own_blocks() {
     let file = story.file();
     let length = u64::try_from(story.content.len()).unwrap();
     // The image is sparse, and its cache is not the file's.
-    let kernels =
-        Policies { completion: diopter::engine::CompletionPolicy::Linux7_0, ..Policies::default() };
+    let kernels = Policies { completion: diopter::history::LINUX_7_0, ..Policies::default() };
     let last = length - 4096;
     let text_of = |offset| plan(&file, true, (offset, 4096), kernels).completion;
     let image = fs::File::open(&story.image).unwrap();

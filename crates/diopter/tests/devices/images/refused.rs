@@ -66,7 +66,7 @@ fn what_is_not_written_yet_is_read_as_zeros_and_not_written_through_an_image() {
     let file = image.file(b"/sparse").unwrap();
     let write = |at: u64, length: usize| file.write_at(&vec![9; length], at);
     for boundary in BOUNDARIES {
-        let policies = diopter::Policies { boundary, ..Default::default() };
+        let policies = diopter::Policies { history: boundary.into(), ..Default::default() };
         diopter::use_for_this_thread(diopter::EngineOptions { policies, ..Default::default() });
         for (at, length) in
             [(BLOCK, 4096), (BLOCK + 7, 100), (3 * BLOCK, 4096), (3 * BLOCK + 512, 9)]

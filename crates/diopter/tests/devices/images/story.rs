@@ -6,7 +6,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use diopter::engine::{BoundaryPolicy, PlanQuery};
+use diopter::engine::PlanQuery;
+use diopter::history::BoundaryPolicy;
 use diopter::images::Image;
 use diopter::{File, Policies};
 
@@ -79,7 +80,7 @@ fn bios(file: &File, range: (u64, u64), boundary: BoundaryPolicy, cap: Option<u6
         offset: range.1 * KIB,
         length: range.0 * KIB,
         address: 0,
-        policies: Policies { boundary, ..Policies::default() },
+        policies: Policies { history: boundary.into(), ..Policies::default() },
         bio_bytes_max: cap,
         bio_vecs_max: None,
     };
@@ -141,13 +142,13 @@ fn the_older_rules_say_of_a_bio_that_missed_its_boundary_that_it_did_not_end_the
     let _machine = machine::alone();
     let Some(story) = Story::new() else { return };
     let file = story.file();
-    let ended = |boundary| {
+    let ended = |boundary: BoundaryPolicy| {
         let query = PlanQuery {
             is_write: false,
             offset: 40 * KIB,
             length: 12 * KIB,
             address: 0,
-            policies: Policies { boundary, ..Policies::default() },
+            policies: Policies { history: boundary.into(), ..Policies::default() },
             bio_bytes_max: None,
             bio_vecs_max: None,
         };
@@ -171,7 +172,7 @@ fn every_policy_plans_ranges_and_addresses_of_any_alignment() {
                     offset,
                     length,
                     address,
-                    policies: Policies { boundary, route, ..Policies::default() },
+                    policies: Policies { history: boundary.into(), route, ..Policies::default() },
                     bio_bytes_max: None,
                     bio_vecs_max: None,
                 };

@@ -9,7 +9,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-use diopter::engine::{DepthPolicy, MergePolicy, RoutePolicy, SubmitPolicy, WaitPolicy};
+use diopter::engine::{DepthPolicy, MergePolicy, RoutePolicy, WaitPolicy};
+use diopter::history::{EACH_THEN_WAIT, History};
 use diopter::layouts::StripedFile;
 use diopter::{BackendKind, Engine, EngineOptions, File, Policies, Route, use_for_this_thread};
 use diopter_core::prng::Prng;
@@ -419,9 +420,9 @@ impl Oracle<'_> {
             0 => DepthPolicy::Auto,
             n => DepthPolicy::Fixed(u32::try_from(n).unwrap()),
         };
-        let submit = match self.prng.below(3) {
-            0 => SubmitPolicy::EachThenWait,
-            _ => SubmitPolicy::AllThenWait,
+        let history = match self.prng.below(3) {
+            0 => EACH_THEN_WAIT,
+            _ => History::TODAY,
         };
         let merge = match self.prng.below(3) {
             0 => MergePolicy::PerStripe,
@@ -431,8 +432,8 @@ impl Oracle<'_> {
             0 => WaitPolicy::Spin,
             _ => WaitPolicy::Block,
         };
-        let policies = Policies { route, depth, submit, merge, wait, ..Policies::default() };
-        self.note(format!("policies {route:?} {depth:?} {submit:?} {merge:?} {wait:?}"));
+        let policies = Policies { route, depth, history, merge, wait, ..Policies::default() };
+        self.note(format!("policies {route:?} {depth:?} {history:?} {merge:?} {wait:?}"));
         let options = EngineOptions { policies, ..self.subject.options() };
         self.engine = Engine::new(options).unwrap();
         use_for_this_thread(options);

@@ -149,7 +149,7 @@ fn write(range: (u64, u64), bios: &[(u64, Result<u32, Errno>)]) -> Pending {
 }
 
 fn of(pending: &Pending, facts: &Described) -> Verdict {
-    transfer(pending, facts, ShortPolicy::Resubmit)
+    transfer(pending, facts, false)
 }
 
 fn to(end: u64) -> Moved {
@@ -208,7 +208,7 @@ fn an_interrupted_bio_is_tried_again() {
 #[test]
 fn the_policy_of_old_kernels_returns_a_short_request() {
     let pending = write((0, 4096), &[(4096, Ok(1024))]);
-    let old = transfer(&pending, &local(), ShortPolicy::Return);
+    let old = transfer(&pending, &local(), true);
     assert_eq!(old, Verdict::Done(to(1024), StopReason::Short));
     assert_eq!(of(&pending, &local()), Verdict::Advance(to(1024)));
 }

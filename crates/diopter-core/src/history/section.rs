@@ -17,8 +17,8 @@ use diopter_os::Errno;
 
 use crate::bio::EndedBy;
 use crate::extent::{Extent, ObjectIndex};
+use crate::history::boundary::BoundaryPolicy;
 use crate::map::Mapper;
-use crate::policy::BoundaryPolicy;
 use crate::units::{FileRange, ObjectOffset, align_down, is_aligned};
 
 /// Limits of one bio of a device.
