@@ -15,8 +15,9 @@ const SNAPSHOT: &str = "crates/diopter/api.txt";
 const WITHOUT_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
 /// Crates whose types `diopter` re-exports, and how their paths begin.
-const REEXPORTED: [(&str, &str); 5] = [
+const REEXPORTED: [(&str, &str); 6] = [
     ("diopter-core", "diopter_core::"),
+    ("diopter-history", "diopter_history::"),
     ("diopter-images", "diopter_images::"),
     ("diopter-layouts", "diopter_layouts::"),
     ("diopter-os", "diopter_os::"),

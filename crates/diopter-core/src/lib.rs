@@ -39,6 +39,4 @@ pub mod engine;
 
 pub mod plan;
 
-pub mod history;
-
 pub mod write_behind;

@@ -5,7 +5,5 @@
 //! [`Policies`](crate::Policies), and the rules of completions, values of
 //! [`CompletionPolicy`](crate::engine::CompletionPolicy).
 
-pub use diopter_core::history::boundary::BoundaryPolicy;
-pub use diopter_core::history::completion::{LINUX_4_15, LINUX_5_5, LINUX_7_0};
-pub use diopter_core::history::preset::EACH_THEN_WAIT;
 pub use diopter_core::policy::History;
+pub use diopter_history::{BoundaryPolicy, EACH_THEN_WAIT, LINUX_4_15, LINUX_5_5, LINUX_7_0};

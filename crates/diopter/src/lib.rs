@@ -75,13 +75,13 @@ pub use diopter_core::engine::{EngineOptions, use_for_this_thread};
 pub use diopter_core::error::{
     AdmitError, AdmitErrorKind, BackendError, IoError, IoErrorKind, SetupError,
 };
-pub use diopter_core::history::preset::Preset;
 pub use diopter_core::outcome::{
     Outcome, RangeOutcome, RangeState, Route, StopReason, Timing, Transfer,
 };
 pub use diopter_core::policy::Policies;
 pub use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 pub use diopter_core::units::{Bytes, FileOffset, FileRange};
+pub use diopter_history::Preset;
 pub use diopter_os::{Errno, IoBuf, RwFlags};
 pub use direct::{DirectState, DirectStates};
 pub use error::{Error, Result};

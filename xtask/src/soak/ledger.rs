@@ -35,6 +35,7 @@ const BESIDE_ENGINE: &[&str] = &["file/image.rs", "probe", "probe.rs"];
 
 const OS: &str = "crates/diopter-os/src";
 const CORE: &str = "crates/diopter-core/src";
+const HISTORY: &str = "crates/diopter-history/src";
 const LAYOUTS: &str = "crates/diopter-layouts/src";
 const IMAGES: &str = "crates/diopter-images/src";
 const LIBRARY: &str = "crates/diopter/src";
@@ -46,14 +47,15 @@ impl Sources {
         match self {
             Sources::Engine => {
                 let beside = BESIDE_ENGINE.iter().map(|path| format!(":(exclude){LIBRARY}/{path}"));
-                [OS, CORE, LIBRARY].into_iter().map(str::to_owned).chain(beside).collect()
+                [OS, CORE, HISTORY, LIBRARY].into_iter().map(str::to_owned).chain(beside).collect()
             }
             Sources::Copy => {
-                whole(&[OS, CORE, LAYOUTS, IMAGES, LIBRARY, "crates/diopter-copy/src"])
+                whole(&[OS, CORE, HISTORY, LAYOUTS, IMAGES, LIBRARY, "crates/diopter-copy/src"])
             }
             Sources::Doors => whole(&[
                 OS,
                 CORE,
+                HISTORY,
                 LAYOUTS,
                 IMAGES,
                 LIBRARY,
@@ -62,7 +64,7 @@ impl Sources {
                 "bindings/c/src",
                 "bindings/preload/src",
             ]),
-            Sources::Library => whole(&[OS, CORE, LAYOUTS, IMAGES, LIBRARY]),
+            Sources::Library => whole(&[OS, CORE, HISTORY, LAYOUTS, IMAGES, LIBRARY]),
             Sources::Parsers => whole(&[
                 IMAGES,
                 LAYOUTS,

@@ -14,8 +14,9 @@ const BANNED: [(&str, &str); 2] = [
 const EMPTY_REASONS: [&str; 3] = ["values are valid", "this is safe", "safe because it is safe"];
 
 /// Crate roots that must forbid unsafe code.
-const WITHOUT_UNSAFE: [&str; 15] = [
+const WITHOUT_UNSAFE: [&str; 16] = [
     "crates/diopter-core/src/lib.rs",
+    "crates/diopter-history/src/lib.rs",
     "crates/diopter-images/src/lib.rs",
     "crates/diopter-layouts/src/lib.rs",
     "crates/diopter-skip/src/lib.rs",
@@ -36,8 +37,9 @@ const WITHOUT_UNSAFE: [&str; 15] = [
 const THREAD_PATHS: [&str; 3] = ["std::thread", "std::sync", "core::sync"];
 
 /// The engine's crates: they ask `diopter_core::clock` for the time and share by its `sync`.
-const ENGINE: [&str; 4] = [
+const ENGINE: [&str; 5] = [
     "crates/diopter-core/src/",
+    "crates/diopter-history/src/",
     "crates/diopter-images/src/",
     "crates/diopter-layouts/src/",
     "crates/diopter/src/",

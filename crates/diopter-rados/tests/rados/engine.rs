@@ -11,10 +11,10 @@ use diopter_core::backend::{Backend, Capabilities, Checked, Completions, LentBio
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::TargetRef;
 use diopter_core::error::BackendError;
-use diopter_core::history::preset::Preset;
 use diopter_core::outcome::RangeState;
 use diopter_core::request::{FinishedRequest, Request, RequestId, RequestOp};
 use diopter_core::stripe::Striping;
+use diopter_history::Preset;
 use diopter_os::{BioId, BioResult, Errno};
 use diopter_rados::backend::{Object, Rados, engine, target, target_of_objects};
 use diopter_rados::striper::{Access, File, Layout, Open, object_name};

@@ -13,13 +13,13 @@
 
 use std::collections::VecDeque;
 
+use diopter_core::bio::EndedBy;
+use diopter_core::extent::{Extent, ObjectIndex};
+use diopter_core::map::Mapper;
+use diopter_core::units::{FileRange, ObjectOffset, align_down, is_aligned};
 use diopter_os::Errno;
 
-use crate::bio::EndedBy;
-use crate::extent::{Extent, ObjectIndex};
-use crate::history::boundary::BoundaryPolicy;
-use crate::map::Mapper;
-use crate::units::{FileRange, ObjectOffset, align_down, is_aligned};
+use crate::boundary::BoundaryPolicy;
 
 /// Limits of one bio of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -401,5 +401,5 @@ impl Machine {
     }
 }
 
-#[cfg(all(test, not(diopter_loom)))]
+#[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Where a bio ends when the mapper must read metadata to go on: the names of the rules.
 
-use crate::bio::pieces::CutRule;
-use crate::policy::History;
+use diopter_core::bio::pieces::CutRule;
+use diopter_core::policy::History;
 
 /// Where a bio ends when the mapper must read metadata to go on. The names are the kernels whose
 /// rule it is.

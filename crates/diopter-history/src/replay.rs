@@ -2,17 +2,17 @@
 
 use std::collections::VecDeque;
 
+use diopter_core::bio::Draft;
+use diopter_core::bio::builder::{BioLimits, Builder, Piece};
+use diopter_core::bio::pieces::{CutRule, Cutter};
+use diopter_core::extent::{Extent, ExtentState};
+use diopter_core::map::Mapper;
+use diopter_core::stripe::StridedRange;
+use diopter_core::units::{FileRange, align_down};
 use diopter_os::Errno;
 
-use crate::bio::Draft;
-use crate::bio::builder::{BioLimits, Builder, Piece};
-use crate::bio::pieces::{CutRule, Cutter};
-use crate::extent::{Extent, ExtentState};
-use crate::history::boundary::BoundaryPolicy;
-use crate::history::section::{AtHole, Event, Limits, Machine, Transfer};
-use crate::map::Mapper;
-use crate::stripe::StridedRange;
-use crate::units::{FileRange, align_down};
+use crate::boundary::BoundaryPolicy;
+use crate::section::{AtHole, Event, Limits, Machine, Transfer};
 
 /// Vecs of one bio in the kernels that the machine replays: `BIO_MAX_PAGES`, later `BIO_MAX_VECS`.
 const VECS_MAX: u32 = 256;

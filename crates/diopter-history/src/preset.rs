@@ -1,8 +1,9 @@
 //! Sets of policies: systems of the past, and the default.
 
-use crate::history::boundary::BoundaryPolicy;
-use crate::history::completion::{LINUX_4_15, LINUX_5_5, LINUX_7_0};
-use crate::policy::{CompletionPolicy, History, MergePolicy, Policies, RoutePolicy};
+use diopter_core::policy::{CompletionPolicy, History, MergePolicy, Policies, RoutePolicy};
+
+use crate::boundary::BoundaryPolicy;
+use crate::completion::{LINUX_4_15, LINUX_5_5, LINUX_7_0};
 
 /// Each bio of a request is waited for before the next one: Lustre before 2.14.
 pub const EACH_THEN_WAIT: History = History { waits_for_each: true, ..History::TODAY };

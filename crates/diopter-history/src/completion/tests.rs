@@ -2,8 +2,8 @@
 //! the documented table.
 
 use super::*;
-use crate::completion::CompletionPlace::{self, Caller, Inline, Worker};
-use crate::completion::completion_context;
+use diopter_core::completion::CompletionPlace::{self, Caller, Inline, Worker};
+use diopter_core::completion::completion_context;
 
 /// One combination: operation, pages in the cache, unwritten, new, shared, extends,
 /// durability, error. A digit for each, as in the tables below.

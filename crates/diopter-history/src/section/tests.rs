@@ -3,10 +3,10 @@
 mod random;
 
 use super::*;
-use crate::extent::ExtentState;
-use crate::map::{Identity, Table};
-use crate::sync::{AtomicU32, Ordering};
-use crate::units::to_u64;
+use diopter_core::extent::ExtentState;
+use diopter_core::map::{Identity, Table};
+use diopter_core::sync::{AtomicU32, Ordering};
+use diopter_core::units::to_u64;
 
 use BoundaryPolicy::{Patch1, Patch2V1, V3_8, V3_10, V5_12};
 
