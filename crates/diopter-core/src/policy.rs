@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::bio::pieces::CutRule;
 
-pub use crate::bio::object_queues::MergePolicy;
-pub use crate::completion::CompletionPolicy;
+pub(crate) use crate::bio::object_queues::MergePolicy;
+pub(crate) use crate::completion::CompletionPolicy;
 
 /// How many bios are in flight: `docs/depth.md`. Read by `engine/flight.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,6 +1,8 @@
 //! Sets of policies: systems of the past, and the default.
 
-use diopter_core::policy::{CompletionPolicy, History, MergePolicy, Policies, RoutePolicy};
+use diopter_core::bio::object_queues::MergePolicy;
+use diopter_core::completion::CompletionPolicy;
+use diopter_core::policy::{History, Policies, RoutePolicy};
 
 use crate::boundary::BoundaryPolicy;
 use crate::completion::{LINUX_4_15, LINUX_5_5, LINUX_7_0};

@@ -32,7 +32,10 @@ pub use crate::file::{AsyncDriver, WriterOptions, use_for_futures};
 pub use crate::handle::Scope;
 pub use diopter_core::backend::UringOptions;
 pub use diopter_core::bio::Draft;
-pub use diopter_core::completion::{CompletionCounters, CompletionPlace, CompletionReason};
+pub use diopter_core::bio::object_queues::MergePolicy;
+pub use diopter_core::completion::{
+    CompletionCounters, CompletionPlace, CompletionPolicy, CompletionReason,
+};
 pub use diopter_core::engine::abandoned::AbandonedWrites;
 pub use diopter_core::engine::depth::{DepthReason, DepthReport};
 pub use diopter_core::engine::hybrid::HybridCounters;
@@ -41,7 +44,5 @@ pub use diopter_core::error::IoErrorFields;
 pub use diopter_core::extent::{Extent, ExtentState};
 pub use diopter_core::outcome::{DetourReason, DetourReasons};
 pub use diopter_core::plan::{Plan, PlanQuery, PlannedBio};
-pub use diopter_core::policy::{
-    CompletionPolicy, DepthPolicy, MergePolicy, RoutePolicy, WaitPolicy,
-};
+pub use diopter_core::policy::{DepthPolicy, RoutePolicy, WaitPolicy};
 pub use diopter_os::{AnyBuf, OwnedBuf, OwnedBufMut, RawBuf};

@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use diopter_core::backend::local::LocalObject;
+use diopter_core::bio::object_queues::MergePolicy;
 use diopter_core::bio::object_queues::ObjectQueues;
 use diopter_core::engine::hybrid::HybridCounters;
 use diopter_core::engine::target::{Directness, Target};
@@ -30,7 +31,6 @@ use diopter_core::engine::{Core, admit, blocking_order, start_on, with_thread_en
 use diopter_core::error::{AdmitError, AdmitErrorKind, FailedObject, IoError};
 use diopter_core::outcome::StopReason;
 use diopter_core::plan::{Plan, PlanQuery};
-use diopter_core::policy::MergePolicy;
 use diopter_core::request::{Refused, Request, RequestOp};
 #[cfg(feature = "layouts")]
 use diopter_core::stripe::Striping;

@@ -15,6 +15,7 @@ use diopter_os::{EventFd, fork};
 use crate::file::File;
 use crate::file::asynchronous::operation::{Operation, StartResult, Submissions, drop_departed};
 use diopter_core::backend::{Register, Wait};
+use diopter_core::completion::CompletionPolicy;
 #[cfg(feature = "tokio")]
 use diopter_core::engine::MovableCore;
 use diopter_core::engine::wait::Deadline;
@@ -22,7 +23,6 @@ use diopter_core::engine::{Core, Engine, EngineOptions, id, reap_shared, start_o
 use diopter_core::error::SetupError;
 use diopter_core::limits::{FUTURE_SLICE, TEARDOWN_WAIT_MAX};
 use diopter_core::outside::Outside;
-use diopter_core::policy::CompletionPolicy;
 #[cfg(feature = "tokio")]
 use diopter_core::request::RequestId;
 use diopter_core::sync::{Arc, AtomicU32, Ordering, pause};
