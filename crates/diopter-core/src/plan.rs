@@ -205,13 +205,13 @@ fn add_window(
     let (window, size) = at;
     let block = target.block(query.is_write);
     let span = window.span(block);
-    let way = match window.way {
+    let way = match window.path {
         IoPath::Direct => "direct",
         IoPath::Bounced(_) => "bounced",
         IoPath::Buffered(_) => "buffered",
     };
     count(&mut plan.route, window);
-    let limits = limits(target, query, (window.way, block));
+    let limits = limits(target, query, (window.path, block));
     let mapper = &*target.mapper;
     let reader = Builder { mapper, limits, writes: false };
     let builder = Builder { mapper, limits, writes: query.is_write };
@@ -242,8 +242,8 @@ fn add_window(
 }
 
 /// Returns the engine's limits, with those of the query.
-fn limits(target: &Target, query: &PlanQuery, (way, block): (IoPath, u64)) -> BioLimits {
-    let limits = target.bio_limits(matches!(way, IoPath::Buffered(_)), block);
+fn limits(target: &Target, query: &PlanQuery, (path, block): (IoPath, u64)) -> BioLimits {
+    let limits = target.bio_limits(path.is_buffered(), block);
     let bytes_max = query.bio_bytes_max.map_or(limits.bytes_max, |asked| {
         align_down(asked.min(limits.bytes_max), limits.block).max(limits.block)
     });
@@ -262,7 +262,7 @@ struct Memory {
 impl Memory {
     /// Returns the caller's memory, or a bounce buffer, which begins on a page.
     fn of(query: &PlanQuery, window: Window, span: FileRange) -> Memory {
-        let address = match window.way {
+        let address = match window.path {
             IoPath::Bounced(_) => 0,
             IoPath::Direct | IoPath::Buffered(_) => query.address_of(span.start()),
         };
@@ -325,7 +325,7 @@ fn add_bios(
 
 fn count(route: &mut Route, window: Window) {
     let bytes = window.range.length();
-    match window.way {
+    match window.path {
         IoPath::Direct => route.direct += bytes,
         IoPath::Bounced(reason) => {
             route.bounced += bytes;

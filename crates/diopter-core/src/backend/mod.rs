@@ -118,6 +118,12 @@ pub trait Backend: Send {
         false
     }
 
+    /// Takes out the backend that this one has set up, which takes its place: each call is then
+    /// dispatched once. `None` for a backend that does not select, or has not set one up yet.
+    fn take_selected(&mut self) -> Option<Box<dyn Backend>> {
+        None
+    }
+
     /// Returns the optional features in force as text, for `probe`.
     fn features(&self) -> Vec<(&'static str, bool)> {
         Vec::new()

@@ -200,8 +200,9 @@ fn at_most<T>(
     }
 }
 
-/// The selected backend, set up when the first bio is queued: a thread that only makes single
-/// blocking calls needs neither a ring nor its descriptor.
+/// The selection of a backend, which is set up when the first bio is queued: a thread that only
+/// makes single blocking calls needs neither a ring nor its descriptor. An engine then puts the
+/// backend in the place of the selection.
 pub struct SelectedBackend {
     slab: Slab,
     depth_max: u32,
@@ -362,6 +363,10 @@ impl Backend for SelectedBackend {
 
     fn is_polled(&self) -> bool {
         self.inner.as_ref().map_or(self.uring.iopoll, |inner| inner.is_polled())
+    }
+
+    fn take_selected(&mut self) -> Option<Box<dyn Backend>> {
+        self.inner.take()
     }
 
     fn features(&self) -> Vec<(&'static str, bool)> {

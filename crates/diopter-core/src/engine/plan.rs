@@ -87,12 +87,12 @@ impl Cursor {
         if self.ends_in_block && !is_aligned(rest.start(), block) {
             let end = align_up(rest.start(), block).min(rest.end());
             let range = FileRange::new(rest.start(), end);
-            return Window { range, way: IoPath::Buffered(DetourReason::MisalignedRange) };
+            return Window { range, path: IoPath::Buffered(DetourReason::MisalignedRange) };
         }
         if self.room() == 0 && !is_aligned(rest.start(), block) {
             // Its block starts before the limit: the kernel refuses it as a part of a block.
-            let way = IoPath::Buffered(DetourReason::UnalignedEndOfFile);
-            return Window { range: rest, way };
+            let path = IoPath::Buffered(DetourReason::UnalignedEndOfFile);
+            return Window { range: rest, path };
         }
         let units = (facts.blocks().memory, block);
         RouteInput {
@@ -118,7 +118,7 @@ impl Cursor {
         let blocks = facts.blocks();
         let block = blocks.write;
         let is_whole = is_aligned(self.size, block) && is_aligned(rest.length(), block);
-        let (way, unit) = match facts.never_direct(true) {
+        let (path, unit) = match facts.never_direct(true) {
             Some(reason) => (IoPath::Buffered(reason), 1),
             None if is_whole && memory.is_aligned(rest, (blocks.memory, block)) => {
                 (IoPath::Direct, block)
@@ -128,7 +128,7 @@ impl Cursor {
         let length = rest.length().min(u64::from(BIO_BYTES_MAX));
         let first = FileRange::new(rest.start(), rest.start() + length);
         let end = rest.start() + align_down(memory.prefix(first), unit);
-        Window { range: FileRange::new(rest.start(), end), way }
+        Window { range: FileRange::new(rest.start(), end), path }
     }
 }
 
@@ -146,7 +146,7 @@ pub fn merge(policies: &Policies, is_serial: bool) -> MergePolicy {
 impl Window {
     /// Returns the bytes that the window's bios cover: its range, or the whole blocks around it.
     pub fn span(&self, block: u64) -> FileRange {
-        match self.way {
+        match self.path {
             IoPath::Bounced(_) => self.range.blocks(block),
             IoPath::Direct | IoPath::Buffered(_) => self.range,
         }
@@ -155,7 +155,7 @@ impl Window {
     /// Returns the partial blocks at the edges of a bounced window, which a write reads first.
     pub fn edges(&self, block: u64) -> impl Iterator<Item = FileRange> + use<> {
         let (range, span) = (self.range, self.span(block));
-        let is_bounced = matches!(self.way, IoPath::Bounced(_));
+        let is_bounced = self.path.is_bounced();
         let has_head = range.start() > span.start();
         let head =
             (is_bounced && has_head).then(|| FileRange::new(span.start(), span.start() + block));

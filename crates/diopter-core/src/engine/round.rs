@@ -129,6 +129,9 @@ impl Core {
         self.flight.hand_over(&mut *self.backend, how, |request, is_submitted| {
             self.table.note_handed_over(request, self.now, is_submitted);
         });
+        if let Some(selected) = self.backend.take_selected() {
+            self.backend = selected;
+        }
         // With nothing in the device there is nothing to wait for.
         let wait = if self.backend.held() == 0 { Wait::Poll } else { wait };
         let mut completions = std::mem::take(&mut self.completions);

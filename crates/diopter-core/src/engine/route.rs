@@ -25,11 +25,23 @@ pub enum IoPath {
     Buffered(DetourReason),
 }
 
+impl IoPath {
+    /// Returns true for a path through a bounce buffer.
+    pub fn is_bounced(self) -> bool {
+        matches!(self, IoPath::Bounced(_))
+    }
+
+    /// Returns true for the path through the page cache.
+    pub fn is_buffered(self) -> bool {
+        matches!(self, IoPath::Buffered(_))
+    }
+}
+
 /// The next part of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub range: FileRange,
-    pub way: IoPath,
+    pub path: IoPath,
 }
 
 /// The properties of a request that determine its route.
@@ -66,7 +78,7 @@ impl<F: Fn(u64) -> bool> RouteInput<F> {
     /// The next window: it starts where the rest starts, and is not empty.
     pub fn next_window(&self) -> Window {
         if let Some(reason) = self.buffered {
-            return Window { range: self.rest, way: IoPath::Buffered(reason) };
+            return Window { range: self.rest, path: IoPath::Buffered(reason) };
         }
         let window = if self.is_write { self.next_write() } else { self.next_read() };
         debug_assert!(!window.range.is_empty() && window.range.start() == self.rest.start());
@@ -81,8 +93,8 @@ impl<F: Fn(u64) -> bool> RouteInput<F> {
         self.rest.end()
     }
 
-    fn to(&self, end: u64, way: IoPath) -> Window {
-        Window { range: FileRange::new(self.at(), end), way }
+    fn to(&self, end: u64, path: IoPath) -> Window {
+        Window { range: FileRange::new(self.at(), end), path }
     }
 
     fn range_is_aligned(&self) -> bool {
@@ -218,7 +230,7 @@ mod tests {
                 memory_is_aligned_from: |offset: u64| (offset + skew).is_multiple_of(512),
             };
             let window = course.next_window();
-            windows.push((window.range.end(), window.way));
+            windows.push((window.range.end(), window.path));
             at = window.range.end();
         }
         windows

@@ -33,7 +33,7 @@ pub struct BufferMapping {
 impl BufferMapping {
     /// The mapping of the window that `pending` is in.
     pub fn of(pending: &Pending) -> BufferMapping {
-        match (&pending.window.bounce, pending.window.way) {
+        match (&pending.window.bounce, pending.window.path) {
             (Some(bounce), IoPath::Bounced(_)) => BufferMapping {
                 memory: bounce.memory,
                 base: pending.window.span.start(),
@@ -67,7 +67,7 @@ impl BufferMapping {
 /// Finds a place in the request's buffer for the window that has just been chosen: where its bytes
 /// are already, or in the half without the bytes that are still to be copied to the caller.
 pub fn place_window(pending: &mut Pending, slab: &Slab) {
-    let is_bounced = matches!(pending.window.way, IoPath::Bounced(_));
+    let is_bounced = pending.window.path.is_bounced();
     let (range, length) = (pending.window.range, pending.window.span.length());
     let Some(bounce) = &mut pending.window.bounce else { return };
     if let Some(ahead) = bounce.ahead.take_if(|ahead| is_bounced && ahead.range == range) {
@@ -226,7 +226,7 @@ fn overlap_copy(
     policies: &Policies,
 ) -> Option<OverlapCopy> {
     let bounce = pending.window.bounce.as_ref()?;
-    if pending.outstanding == 0 || !matches!(pending.window.way, IoPath::Bounced(_)) {
+    if pending.outstanding == 0 || !pending.window.path.is_bounced() {
         return None;
     }
     if !pending.is_write() {
@@ -244,7 +244,7 @@ fn overlap_copy(
             return None;
         }
         let next = next_window(pending, rest, target, slab, policies.route);
-        if !matches!(next.way, IoPath::Bounced(_)) {
+        if !next.path.is_bounced() {
             return None;
         }
         Copied { range: next.range, start: bounce.other_half() }

@@ -212,7 +212,7 @@ fn end_of_short(
         return Ok(None);
     }
     if !pending.is_write() {
-        let unit = match pending.window.way {
+        let unit = match pending.window.path {
             IoPath::Direct | IoPath::Bounced(_) => facts.blocks().read,
             IoPath::Buffered(_) => 1,
         };
@@ -280,7 +280,7 @@ fn is_short_for_space(pending: &Pending, facts: &impl Facts, failure: Failure) -
 
 /// Returns true if a server refuses an aligned request with O_DIRECT, which its open permitted.
 fn is_refused_as_direct(pending: &Pending, facts: &impl Facts, failure: Failure) -> bool {
-    let is_direct = !matches!(pending.window.way, IoPath::Buffered(_));
+    let is_direct = !pending.window.path.is_buffered();
     let can_be_buffered = !facts.is_local() && !facts.is_strict();
     is_direct && can_be_buffered && failure.errno == Errno::EINVAL
 }
@@ -300,7 +300,7 @@ fn limit_that_cuts(pending: &Pending, facts: &impl Facts, failure: Failure) -> O
 /// Returns true if another process appended between the read of the size and the write, so that the
 /// end is no longer on a block.
 fn is_lost_append(pending: &Pending, facts: &impl Facts, failure: Failure) -> bool {
-    let is_direct = pending.window.way == IoPath::Direct;
+    let is_direct = pending.window.path == IoPath::Direct;
     facts.kernel_appends() && pending.is_write() && is_direct && failure.errno == Errno::EINVAL
 }
 
@@ -315,7 +315,7 @@ fn refuses_dontcache(pending: &Pending, failure: Failure) -> bool {
 /// fs/iomap goes by iterators (Linux 5.15) a direct read that runs on into that space is `EIO`,
 /// where the read should end with the file.
 fn runs_past_the_end(pending: &Pending, facts: &impl Facts, failure: Failure) -> bool {
-    let is_direct_read = !pending.is_write() && !matches!(pending.window.way, IoPath::Buffered(_));
+    let is_direct_read = !pending.is_write() && !pending.window.path.is_buffered();
     let may_be = is_direct_read && !facts.is_in_image() && !pending.window.stops_at_ends;
     let block = facts.blocks().read;
     may_be

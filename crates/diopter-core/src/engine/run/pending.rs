@@ -107,7 +107,7 @@ pub(crate) struct WindowState {
     /// The bytes of the request.
     pub(crate) range: FileRange,
     /// The path that they take.
-    pub(crate) way: IoPath,
+    pub(crate) path: IoPath,
     /// The bytes that the window's bios cover: `range`, or the whole blocks around it.
     pub(crate) span: FileRange,
     /// The part of it that has no bio yet.
@@ -143,7 +143,7 @@ impl WindowState {
 
     /// Returns the window as it was planned.
     pub(crate) fn planned(&self) -> Window {
-        Window { range: self.range, way: self.way }
+        Window { range: self.range, path: self.path }
     }
 }
 
@@ -279,7 +279,7 @@ impl Pending {
             at: 0,
             window: WindowState {
                 range: nothing,
-                way: IoPath::Direct,
+                path: IoPath::Direct,
                 span: nothing,
                 queues: ObjectQueues::default(),
                 pieces: Pieces::default(),
@@ -412,13 +412,13 @@ impl Pending {
     /// A single one whose bio did not move all its bytes: from here on it is a request whose only
     /// window is built, direct or through the bounce buffer that it has.
     pub(crate) fn leave_fast_path(&mut self, target: &Target) {
-        let its_way = match self.state {
+        let its_path = match self.state {
             State::SingleBounced => IoPath::Bounced(DetourReason::MisalignedMemory),
             _ => IoPath::Direct,
         };
         self.begin_phases(target);
-        let WindowState { range, way, span, queues, is_built, .. } = &mut self.window;
-        (*range, *way, *span, *is_built) = (self.range, its_way, self.range, true);
+        let WindowState { range, path, span, queues, is_built, .. } = &mut self.window;
+        (*range, *path, *span, *is_built) = (self.range, its_path, self.range, true);
         queues.clear();
         self.state = State::In(Phase::Transfer);
     }
@@ -515,7 +515,7 @@ impl Pending {
 
     /// Counts `bytes` of the current window as moved by its path.
     pub(crate) fn count(&mut self, bytes: u64) {
-        let reason = match self.window.way {
+        let reason = match self.window.path {
             IoPath::Direct => {
                 self.report.route.direct += bytes;
                 return;

@@ -2,7 +2,6 @@
 
 use diopter_os::{BioResult, Errno, Slab};
 
-use crate::engine::route::IoPath;
 use crate::engine::run::next::{Next, Phase};
 use crate::engine::run::pending::{BioEnd, Failure, Pending, State, is_again};
 use crate::engine::run::{buffers, judge};
@@ -35,7 +34,7 @@ pub fn note_bio(pending: &mut Pending, runs: StridedRange, result: BioResult) {
 /// is where the caller wants it.
 pub fn report_parts(pending: &mut Pending, slab: &Slab) -> Next {
     let window = pending.window.range;
-    if !pending.is_write() && matches!(pending.window.way, IoPath::Bounced(_)) {
+    if !pending.is_write() && pending.window.path.is_bounced() {
         for bio in pending.window.ends.iter().filter(|bio| bio.result.is_ok()) {
             for run in bio.runs.take(bio.moved()).ranges() {
                 let (start, end) = (run.start().max(window.start()), run.end().min(window.end()));

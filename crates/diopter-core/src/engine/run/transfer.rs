@@ -41,7 +41,7 @@ pub fn open(
     let cut = policies.history.cut.filter(|_| bits.lengths == 0);
     let builder = builder_of(pending, target, flight);
     pending.window.pieces.start(&builder, cut, pending.window.span, to_u64(bits.addresses));
-    if pending.is_write() && matches!(pending.window.way, IoPath::Bounced(_)) {
+    if pending.is_write() && pending.window.path.is_bounced() {
         buffers::copy_in(pending, &flight.slab, target.blocks.write);
     }
     None
@@ -117,7 +117,7 @@ pub fn build(
 }
 
 pub fn builder_of<'t>(pending: &Pending, target: &'t Target, flight: &Flight) -> Builder<'t> {
-    let is_buffered = matches!(pending.window.way, IoPath::Buffered(_));
+    let is_buffered = pending.window.path.is_buffered();
     let block = pending.block(target);
     let limits = if flight.is_polled {
         target.polled_limits(is_buffered, block)
@@ -203,7 +203,7 @@ fn object_of<'t>(
     target: &'t Target,
     object: ObjectIndex,
 ) -> Result<&'t OpenObject, Errno> {
-    match pending.window.way {
+    match pending.window.path {
         IoPath::Direct | IoPath::Bounced(_) => Ok(target.direct(object)),
         IoPath::Buffered(_) => target.buffered(object),
     }
@@ -238,7 +238,7 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
     fill_holes(pending, &flight.slab, &moved);
     let window = pending.window.range;
     let useful = moved.end.clamp(window.start(), window.end()) - window.start();
-    if !pending.is_write() && useful > 0 && matches!(pending.window.way, IoPath::Bounced(_)) {
+    if !pending.is_write() && useful > 0 && pending.window.path.is_bounced() {
         let part = FileRange::new(window.start(), window.start() + useful);
         if is_for_a_worker(pending, part, policies.completion) {
             pending.window.late_copy = Some(part);

@@ -46,12 +46,12 @@ pub fn open(
         // A short write left it within a block: its lock for whole blocks does not do any more.
         return Next::Lock;
     }
-    if target.access.strict && matches!(window.way, IoPath::Buffered(_)) {
+    if target.access.strict && window.path.is_buffered() {
         // Admission cannot see the address of an append's memory, or a size that changed since.
         return pending.fail(Errno::EOPNOTSUPP, pending.rest());
     }
     let block = pending.block(target);
-    if matches!(window.way, IoPath::Bounced(_)) && pending.window.bounce.is_none() {
+    if window.path.is_bounced() && pending.window.bounce.is_none() {
         match pool.take(slab, pending.place(), (pending.range.blocks(block).length(), block)) {
             Ok(Some(bounce)) => pending.window.bounce = Some(bounce),
             // Every buffer is in use by a request that will give it back.
@@ -62,7 +62,7 @@ pub fn open(
         window = buffers::next_window(pending, pending.rest(), target, slab, route);
     }
     let state = &mut pending.window;
-    (state.range, state.way, state.span) = (window.range, window.way, window.span(block));
+    (state.range, state.path, state.span) = (window.range, window.path, window.span(block));
     state.is_serial = target.is_striped() && waits_for_each(policies);
     let may_run_out = target.is_striped() && !state.is_serial;
     buffers::place_window(pending, slab);
@@ -94,12 +94,11 @@ fn is_one_bio(pending: &Pending, slab: &Slab, window: &Window) -> bool {
     }
     let memory = pending.memory.expect("a write has memory");
     let span = Span::new(memory, 0, to_u32(window.range.length()));
-    matches!(window.way, IoPath::Bounced(_))
-        || to_u64(slab.prefix_in_segments(&span)) == window.range.length()
+    window.path.is_bounced() || to_u64(slab.prefix_in_segments(&span)) == window.range.length()
 }
 
 fn needs_exclusive(pending: &Pending, target: &Target, window: &Window) -> bool {
-    let is_plain = match window.way {
+    let is_plain = match window.path {
         IoPath::Direct | IoPath::Bounced(DetourReason::MisalignedMemory) => true,
         IoPath::Bounced(_) => false,
         IoPath::Buffered(_) => target.never_direct(pending.is_write()).is_some(),

@@ -175,7 +175,7 @@ fn a_local_read_ends_the_file_within_a_block_or_with_nothing_and_not_on_a_block(
     assert_eq!(of(&short(0), &local()), Verdict::Done(to(0), StopReason::EndOfFile));
     assert_eq!(of(&short(1024), &local()), Verdict::Advance(to(1024)));
     let mut buffered = short(1024);
-    buffered.window.way = IoPath::Buffered(DetourReason::MisalignedRange);
+    buffered.window.path = IoPath::Buffered(DetourReason::MisalignedRange);
     assert_eq!(of(&buffered, &local()), Verdict::Advance(to(1024)));
 }
 
@@ -284,7 +284,7 @@ fn a_server_that_refuses_direct_requests_gets_others_unless_that_is_forbidden() 
     let server = server_of(Ok(4096));
     assert_eq!(of(&pending, &server), Verdict::Replan(Changed::NoDirect));
     assert_eq!(of(&pending, &Described { is_strict: true, ..server }), Verdict::FailedBio);
-    pending.window.way = IoPath::Buffered(DetourReason::MisalignedRange);
+    pending.window.path = IoPath::Buffered(DetourReason::MisalignedRange);
     assert_eq!(of(&pending, &server_of(Ok(4096))), Verdict::FailedBio);
     let edge = write((0, 512), &[(512, Err(Errno::EINVAL))]);
     assert_eq!(edges(&edge, &server_of(Ok(4096))), Verdict::Replan(Changed::NoDirect));
