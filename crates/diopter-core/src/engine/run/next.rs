@@ -3,8 +3,7 @@
 use crate::inode_lock::Contended;
 use crate::units::FileRange;
 
-/// A part of a request whose bios are built together and waited for together; each is a file of
-/// `phase/`.
+/// A part of a request whose bios are built together and waited for together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The flushes of a sync.
