@@ -29,7 +29,6 @@
 #[cfg(feature = "tokio")]
 pub use crate::file::register_buffers_for_futures;
 pub use crate::file::{AsyncDriver, WriterOptions, use_for_futures};
-pub use crate::handle::Scope;
 pub use diopter_core::backend::UringOptions;
 pub use diopter_core::bio::Draft;
 pub use diopter_core::bio::object_queues::MergePolicy;
@@ -39,7 +38,7 @@ pub use diopter_core::completion::{
 pub use diopter_core::engine::abandoned::AbandonedWrites;
 pub use diopter_core::engine::depth::{DepthReason, DepthReport};
 pub use diopter_core::engine::hybrid::HybridCounters;
-pub use diopter_core::engine::{BackendChoice, ScopedRequest};
+pub use diopter_core::engine::{BackendChoice, Scope, ScopedRequest};
 pub use diopter_core::error::IoErrorFields;
 pub use diopter_core::extent::{Extent, ExtentState};
 pub use diopter_core::outcome::{DetourReason, DetourReasons};

@@ -1,5 +1,5 @@
 //! The rest of a range, as queues that are served in turn: one for each object of a striped file,
-//! so that the first bios reach every object. The only reader of [`MergePolicy`].
+//! so that the first bios reach every object.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,7 @@
 //! `Engine`: the queued entry point. A handle on a `Core`; stays on its thread.
 
 use std::cell::{Cell, OnceCell, RefCell, RefMut};
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::resume_unwind;
@@ -25,26 +26,29 @@ use crate::policy::Policies;
 use crate::request::{FinishedRequest, Refused, Request, RequestId};
 use crate::sync::Arc;
 
-/// Many requests in flight from one thread: `start` some, `wait` for any, get the memory back with
-/// the result.
+/// Many requests in flight from one thread: [`start`](Engine::start) some, [`wait`](Engine::wait)
+/// for any, and get the memory back with the result.
 ///
-/// Dropping an engine finishes the writes and flushes that it holds, and cancels the reads: their
-/// memory goes with it. To drop writes as well, [`cancel`](Engine::cancel) them first. It waits up
-/// to [`TEARDOWN_WAIT_MAX`] for that, and as long again for a device that keeps its bios. A write
-/// that failed, or was not finished by then, and whose result no caller has taken makes the next
-/// flush of its open file fail (with `EIO` if it was not finished). Memory that the kernel may
-/// still write is leaked, never freed, and blocks that it may still write stay locked. Callbacks
-/// that have not begun are dropped without being run; one that runs in a worker thread is waited
-/// for, up to [`TEARDOWN_WAIT_MAX`].
-/// An engine that is never dropped, because the process exits, finishes
-/// nothing.
+/// # Dropping an engine
 ///
-/// A request owns its buffer while it is in flight, so no two can have the same one.
+/// The drop finishes the writes and flushes that the engine holds, and cancels the reads: their
+/// memory is dropped with it. To drop writes as well, [`cancel`](Engine::cancel) them first. The
+/// drop waits up to [`TEARDOWN_WAIT_MAX`] for that, and as long again for a device that keeps its
+/// bios. A write that failed, or did not finish by then, and whose result no caller has taken makes
+/// the next flush of its open file fail (with `EIO` if it did not finish). Memory that the kernel
+/// may still write is leaked, never freed, and blocks that it may still write stay locked.
+/// Callbacks that have not begun are dropped without being run; the drop waits up to
+/// [`TEARDOWN_WAIT_MAX`] for one that runs in a worker thread.
+///
+/// An engine that is never dropped, because the process exits, finishes nothing.
+///
+/// In a child of fork the calls of its parent's engines fail. The child makes its own engine.
+///
+/// # Memory
+///
+/// A request owns its buffer while it is in flight, so no two can have the same buffer.
 ///
 /// [`TEARDOWN_WAIT_MAX`]: crate::limits::TEARDOWN_WAIT_MAX
-///
-/// A child of fork may not use its parent's engines: in the child they return errors. It creates
-/// its own.
 pub struct Engine {
     core: Rc<RefCell<Core>>,
     choice: BackendChoice,
@@ -57,12 +61,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Sets a backend up.
+    /// Sets up a backend and makes an engine on it.
     ///
     /// # Errors
-    /// [`SetupError`] when the backend asked for can't be had, or an option of io_uring; `Auto`
-    /// without such options always finds one. `EINVAL` for an [`EngineOptions::in_flight`] out of
-    /// range.
+    /// [`SetupError`] if the requested backend, or a requested option of io_uring, is not
+    /// available, or [`EngineOptions::in_flight`] is out of range. `BackendKind::Auto` without such
+    /// options always finds a backend.
     pub fn new(options: EngineOptions) -> Result<Engine, SetupError> {
         options.check()?;
         let (core, choice) = assemble(options, |slab, bios| {
@@ -73,6 +77,7 @@ impl Engine {
 
     /// Sets whether the clock is read for each request, as [`EngineOptions::timings`].
     #[must_use]
+    #[doc(hidden)]
     pub fn with_timings(self, timings: bool) -> Engine {
         self.core().is_timed = timings;
         self
@@ -81,6 +86,7 @@ impl Engine {
     /// An engine on a backend of the caller's, whose bios are those of `slab`: for the simulator.
     /// Its requests have timings.
     #[must_use]
+    #[doc(hidden)]
     pub fn on_backend(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Engine {
         let name = backend.capabilities().name;
         let choice = BackendChoice { name, why: "given".to_owned(), features: Vec::new() };
@@ -91,12 +97,14 @@ impl Engine {
 
     /// A slab of the shape that an engine of the default size needs.
     #[must_use]
+    #[doc(hidden)]
     pub fn slab() -> Slab {
         Engine::slab_for(REQUESTS_MAX)
     }
 
     /// A slab of the shape that an engine of so many requests needs.
     #[must_use]
+    #[doc(hidden)]
     pub fn slab_for(requests: u32) -> Slab {
         Slab::new(slab_shape(requests))
     }
@@ -116,6 +124,7 @@ impl Engine {
 
     /// The core; in a child of fork, without anything of the parent's.
     #[inline]
+    #[doc(hidden)]
     pub fn core(&self) -> InUse<'_> {
         let mut core = self.core.borrow_mut();
         if core.is_inherited() {
@@ -124,18 +133,19 @@ impl Engine {
         InUse(Some(core))
     }
 
-    /// Which backend, and why.
+    /// Returns the name of the backend, and why it was selected.
     #[must_use]
     pub fn backend(&self) -> BackendChoice {
         self.choice.clone()
     }
 
-    /// Takes a request in. It is admitted whole or comes back whole.
+    /// Starts a request on a file, or on another target. The engine takes all of the request, or
+    /// returns all of it with the error.
     ///
     /// # Errors
     /// [`Refused`] with the reason and the request: the engine is full (take finished requests
-    /// first) or has lost its backend (open a new one), the file is not open for this, the range
-    /// ends past 2^63 - 1, or the file is strict and would be buffered.
+    /// first) or has lost its backend (open a new engine), the file is not open for this operation,
+    /// the range ends past 2^63 - 1, or the file is strict and would be buffered.
     // In most callers the operation is a constant: inlined, a tenth of the instructions is gone.
     #[inline(always)]
     pub fn start(
@@ -146,18 +156,19 @@ impl Engine {
         start_on(&mut self.core(), target.as_ref(), request)
     }
 
-    /// [`Engine::start`] with a callback, which gets the result in place of [`Engine::wait`]. It
-    /// runs exactly once, inside `wait` or [`Engine::tick`] or in a worker thread as the engine's
-    /// `CompletionPolicy` says; an engine that is dropped first drops it, memory included, without
-    /// running it.
+    /// Starts a request with a callback, which gets the result in place of [`Engine::wait`].
     ///
-    /// The request has completed when its callback begins: the file may be written, truncated or
-    /// closed there. A callback that runs in the engine's thread may use every engine of that
-    /// thread, this one included; callbacks never run inside each other. A worker thread has a
-    /// separate engine for blocking calls.
+    /// The callback runs exactly once: inside `wait` or [`Engine::tick`], or in a worker thread, as
+    /// the engine's `CompletionPolicy` says. An engine that is dropped first drops the callback,
+    /// memory included, without running it.
+    ///
+    /// The request has finished when its callback begins: the callback may write, truncate or close
+    /// the file. A callback that runs in the engine's thread may use every engine of that thread,
+    /// this one included; callbacks never run inside each other. A worker thread has a separate
+    /// engine for blocking calls.
     ///
     /// # Errors
-    /// As [`Engine::start`]; the callback comes back as well.
+    /// As [`Engine::start`]; the callback is returned as well.
     pub fn start_with(
         &self,
         target: impl AsRef<Arc<Target>>,
@@ -174,15 +185,15 @@ impl Engine {
         }
     }
 
-    /// The next finished request without a callback, waiting up to `timeout` for one. `None` when
-    /// none finished in time, and at once when none is in flight and no callback is left to run.
+    /// Returns the next finished request without a callback, and waits up to `timeout` for one.
+    /// Returns `None` if none finished in time, and immediately if none is in flight and no
+    /// callback is left to run.
     ///
     /// # Errors
-    /// [`BackendError`] when the backend is lost and every result has been taken.
+    /// [`BackendError`] if the backend is lost and every result has been taken.
     ///
     /// # Panics
-    /// With the panic of a callback, wherever it ran, one a call: the engine is as usable after
-    /// that as before.
+    /// With the panic of a callback, wherever it ran, one for each call. The engine remains usable.
     pub fn wait(&self, timeout: Duration) -> Result<Option<FinishedRequest>, BackendError> {
         let mut finished = self.next_finished(timeout)?;
         self.end_loans(finished.as_mut_slice());
@@ -245,9 +256,9 @@ impl Engine {
         }
     }
 
-    /// Waits as [`Engine::wait`] for a first result, then adds all that have finished by now to
-    /// `done`, whose capacity is used again. Returns how many. For loops that keep many requests in
-    /// flight: the cost of a round is paid once, not once for each of its results.
+    /// Waits for a first request as [`Engine::wait`] does, then adds all that have finished by now
+    /// to `done`, whose capacity is used again. Returns the number of requests added. A loop that
+    /// keeps many requests in flight pays for one round here, not for one each result.
     ///
     /// # Errors
     /// As [`Engine::wait`].
@@ -291,7 +302,7 @@ impl Engine {
         self.is_in_callback.set(false);
     }
 
-    /// One round without waiting: steps, submits, reaps, runs callbacks. Finished requests are kept
+    /// Runs one round without waiting: submits, reaps, runs callbacks. Finished requests are kept
     /// for [`Engine::wait`], and so is the panic of a callback.
     pub fn tick(&self) {
         self.core().tick(crate::backend::Wait::Poll);
@@ -304,12 +315,13 @@ impl Engine {
     }
 
     /// Returns an eventfd that becomes readable when a request may have finished, for poll(2) and
-    /// the like. The engine makes it with the first call, and keeps it open.
+    /// the like. The engine makes it with the first call, and keeps it open; without it no call
+    /// does anything for it.
     ///
-    /// A caller starts requests and calls [`Engine::tick`], takes results with a [`Engine::wait`]
-    /// of no time until it returns `None`, and then polls. That `None` clears the descriptor,
-    /// unless another round has something to do already. It stays readable while all that is left
-    /// waits for writes of other threads or processes to the same blocks.
+    /// A caller starts requests and calls [`Engine::tick`], takes results with [`Engine::wait`] and
+    /// a timeout of zero until that returns `None`, and then polls. That `None` clears the
+    /// descriptor, unless another round has something to do already. It stays readable while all
+    /// that is left waits for writes of other threads or processes to the same blocks.
     ///
     /// # Errors
     /// `EBUSY` if the first call finds requests in flight, or results that were not taken; `EMFILE`
@@ -322,20 +334,20 @@ impl Engine {
         Ok(self.event.get_or_init(|| made).as_fd())
     }
 
-    /// Where completions have run, how often, and why.
+    /// Returns where completions have run, how often, and why.
     #[must_use]
     pub fn completions(&self) -> CompletionCounters {
         self.core().completer.counters()
     }
 
-    /// Gives a request up, best effort. It still finishes, and its outcome says of each range
-    /// whether it was done, not tried, or unknown. A finished or unknown id changes nothing.
+    /// Cancels a request, best effort. It still finishes, and its outcome reports of each range
+    /// whether it was done, not tried, or unknown. A finished or unknown id has no effect.
     pub fn cancel(&self, id: RequestId) {
         self.core().cancel(id);
     }
 
-    /// Requests that were started and not returned by [`Engine::wait`] yet, and whose callback has
-    /// not been run.
+    /// Returns the number of requests that were started and not yet returned by [`Engine::wait`],
+    /// and whose callback has not been run.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.core().table.unreturned()
@@ -344,20 +356,20 @@ impl Engine {
     /// Bios in the device, and memories lent or adopted for requests: both 0 once every result has
     /// been taken.
     #[must_use]
+    #[doc(hidden)]
     pub fn held(&self) -> (u32, usize) {
         let core = self.core();
         (core.flight.slab.held(), core.flight.slab.memories() - core.pool.kept())
     }
 
-    /// Returns the depth that was found for large bios. If the policy is
-    /// [`DepthPolicy::Fixed`](crate::policy::DepthPolicy::Fixed), none is searched for.
+    /// Returns the current depth of large bios, and how it was found.
     #[must_use]
     pub fn depth(&self) -> DepthReport {
         self.core().flight.large_bios.report()
     }
 
     /// Registers each object of a file with the kernel, which makes its bios a little cheaper. The
-    /// engine keeps them open until [`Engine::forget_file`] or its own end.
+    /// engine keeps them open until [`Engine::forget_file`] or its drop.
     ///
     /// # Errors
     /// The errno of the refusal; no object of the file is registered then, and nothing else depends
@@ -381,11 +393,16 @@ impl Engine {
         objects.try_for_each(|object| core.backend.register(Register::Forget(object)))
     }
 
-    /// Registers buffers with the kernel, once per engine: it pins them now instead of for each
-    /// bio.
+    /// Registers buffers with the kernel, once for each engine: the kernel pins them now instead of
+    /// for each bio.
+    ///
+    /// An engine on io_uring registers an [`IoBuf`] of at most 1 MiB by itself once it was used
+    /// often, up to 16 MiB and to a quarter of `RLIMIT_MEMLOCK` for the process. This call is for
+    /// more, and for the first requests; from then on the engine registers no others.
     ///
     /// # Errors
-    /// The errno of the refusal (`ENOMEM` past RLIMIT_MEMLOCK); nothing changes then.
+    /// The errno of the refusal: `ENOMEM` past `RLIMIT_MEMLOCK`, `EBUSY` for a second call. Nothing
+    /// changes then.
     pub fn register_buffers(&self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
         self.core().backend.register(Register::Buffers(buffers))
     }
@@ -427,6 +444,12 @@ fn run_outside(mut core: RefMut<'_, Core>) {
     let outside = std::mem::take(&mut core.outside);
     drop(core);
     drop(outside);
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("backend", &self.choice.name).finish_non_exhaustive()
+    }
 }
 
 /// One of the scopes that run.

@@ -37,10 +37,10 @@ pub struct ScopedRequest<'s> {
 }
 
 impl Engine {
-    /// Runs `scope`, which may start requests on borrowed memory. Returns only when all of them
-    /// have finished, also if `scope` panics.
+    /// Runs `scope`, which may start requests on memory that the caller only lends. Returns when
+    /// all of them have finished, also if `scope` panics.
     ///
-    /// If the engine loses its backend and the kernel may still write to the memory, the process
+    /// If the engine loses its backend while the kernel may still write to the memory, the process
     /// aborts.
     pub fn scope<'env, R>(&self, scope: impl FnOnce(&Scope<'_, 'env>) -> R) -> R {
         let started = RefCell::new(Vec::new());

@@ -2,16 +2,14 @@
 //! small queued one whose memory alone is misaligned, with a bounce buffer. What the fast path
 //! cannot do it leaves to the phases.
 
-use diopter_os::{
-    AnyBuf, BioResult, BioSpec, Errno, LentOnce, MemoryId, Op, OpenObject, RwFlags, Span,
-};
+use diopter_os::{AnyBuf, BioResult, BioSpec, LentOnce, MemoryId, Op, OpenObject, RwFlags, Span};
 
 use crate::backend::LentBio;
 use crate::bio::pieces;
 use crate::engine::admit::{Admitted, buffered};
 use crate::engine::core::Core;
 use crate::engine::flight::share_of;
-use crate::engine::run::{Order, is_again, is_end_of_file};
+use crate::engine::run::{Order, judge_single};
 use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::extent::ExtentState;
@@ -286,31 +284,6 @@ fn result_of(
 ) -> Option<Result<Bytes, IoError>> {
     match result {
         Ok(moved) if u64::from(moved) == range.length() => Some(Ok(Bytes::new(moved.into()))),
-        short_or_failed => result_at_length(target, op, range, short_or_failed),
-    }
-}
-
-#[cold]
-fn result_at_length(
-    target: &Target,
-    op: RequestOp,
-    range: FileRange,
-    result: BioResult,
-) -> Option<Result<Bytes, IoError>> {
-    match result {
-        Ok(moved) => {
-            let moved = u64::from(moved);
-            let end = (range.start() + moved, target.blocks.read);
-            let is_end = op == RequestOp::Read
-                && is_end_of_file(target, end, moved == 0) == Ok(true)
-                && !target.is_cut_off(end.0);
-            is_end.then_some(Ok(Bytes::new(moved)))
-        }
-        Err(errno) if is_again(errno) => None,
-        // Perhaps only past the end of the file, across a limit, or refused by a server; the phases
-        // check.
-        Err(Errno::EIO) if op == RequestOp::Read => None,
-        Err(Errno::EINVAL) if op == RequestOp::Write || !target.is_local() => None,
-        Err(errno) => Some(Err(IoError::new(errno, range, op.name()))),
+        short_or_failed => judge_single(target, (op, range), short_or_failed),
     }
 }

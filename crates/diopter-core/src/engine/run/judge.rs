@@ -1,19 +1,21 @@
-//! The meaning of the results of a request's bios. Every surprise of a kernel is decided here: a
-//! short read or write, the end of the file, a lack of space, a lost race to append, a limit, a
-//! flag that the kernel does not have, a server without direct I/O, a cancelled request, a lost
-//! backend. Nothing here changes a request; `step.rs` and the phases carry a verdict out.
+//! The meaning of the results of a request's bios. Every surprise of a kernel is decided here, also
+//! for the fast path: a short read or write, the end of the file, a lack of space, a lost race to
+//! append, a limit, a flag that the kernel does not have, a server without direct I/O, a cancelled
+//! request, a lost backend. Nothing here changes a request; `step.rs` and the phases carry a
+//! verdict out. The size of the file, and what else a verdict depends on, are asked for only then.
 
 use diopter_os::{BioResult, Errno, RwFlags};
 
 use crate::engine::facts::Facts;
 use crate::engine::route::IoPath;
 use crate::engine::run::next::Changed;
-use crate::engine::run::pending::{Attempts, BioEnd, Failure, Pending};
-use crate::error::IoErrorKind;
+use crate::engine::run::pending::{Attempts, BioEnd, Failure, Pending, is_again};
+use crate::error::{IoError, IoErrorKind};
 use crate::limits::{ATTEMPTS_AGAIN_MAX, ATTEMPTS_MAX, ATTEMPTS_TIME_MAX};
 use crate::outcome::{RangeOutcome, RangeState, StopReason};
+use crate::request::RequestOp;
 use crate::stripe::StridedRange;
-use crate::units::{align_up, is_aligned};
+use crate::units::{Bytes, FileRange, align_up, is_aligned};
 
 /// The meaning of the results of a window's bios.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,11 +50,37 @@ impl Moved {
     }
 }
 
+/// The bio of a request of one was made as a plain call, and has not moved all bytes. Returns the
+/// result of the request; `None` if the request is to go through the phases, which loses nothing.
+#[cold]
+pub fn single(
+    facts: &impl Facts,
+    (op, range): (RequestOp, FileRange),
+    result: BioResult,
+) -> Option<Result<Bytes, IoError>> {
+    match result {
+        Ok(moved) => {
+            let moved = u64::from(moved);
+            let end = (range.start() + moved, facts.blocks().read);
+            let is_end = op == RequestOp::Read
+                && is_end_of_file(facts, end, moved == 0) == Ok(true)
+                && !facts.is_cut_off(end.0);
+            is_end.then_some(Ok(Bytes::new(moved)))
+        }
+        Err(errno) if is_again(errno) => None,
+        // Perhaps only past the end of the file, across a limit, or refused by a server.
+        Err(Errno::EIO) if op == RequestOp::Read => None,
+        Err(Errno::EINVAL) if op == RequestOp::Write || !facts.is_local() => None,
+        Err(errno) => Some(Err(IoError::new(errno, range, op.name()))),
+    }
+}
+
 /// The bios of a window's bytes are back.
 pub fn transfer(pending: &Pending, facts: &impl Facts, returns_short: bool) -> Verdict {
     if let Some(failure) = pending.report.failure
         && !is_short_for_space(pending, facts, failure)
     {
+        // A write of one object to a full disk is here: its error is the request's.
         return change(pending, facts, failure).map_or(Verdict::FailedBio, Verdict::Replan);
     }
     let moved = match moved(pending, facts) {
@@ -205,12 +233,14 @@ fn end_of_short(
         return Ok(Some(StopReason::EndOfFile));
     }
     if results.clone().any(|result| result.is_err_and(is_no_space)) {
+        // Of several objects: the bytes before the lack of space have no gap.
         return Ok(Some(StopReason::NoSpace));
     }
     if results.any(|result| result.is_err()) {
-        // Not this time.
+        // `EINTR` or `EAGAIN`: not this time.
         return Ok(None);
     }
+    // A short write is never the end.
     if !pending.is_write() {
         let unit = match pending.window.path {
             IoPath::Direct | IoPath::Bounced(_) => facts.blocks().read,

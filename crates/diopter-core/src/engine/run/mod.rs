@@ -22,12 +22,12 @@ mod flush;
 mod table;
 mod step;
 
-pub(crate) use judge::is_end_of_file;
+pub(crate) use judge::single as judge_single;
 pub use next::Obstacle;
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 pub(crate) use next::Phase;
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 pub(crate) use pending::State;
-pub(crate) use pending::{Durability, Order, Pending, is_again};
+pub(crate) use pending::{Durability, Order, Pending};
 pub(crate) use step::{Runner, Step};
 pub use table::Table;

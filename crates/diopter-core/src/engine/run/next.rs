@@ -18,7 +18,7 @@ pub enum Phase {
     Flush,
 }
 
-/// Where a request goes next. Only `step.rs` matches it, so no phase names another.
+/// Where a request goes next. Only `step.rs` matches it, so no phase calls another.
 #[derive(Debug)]
 pub enum Next {
     /// The phase is opened.

@@ -1,5 +1,5 @@
 //! The bytes of a window: its bios are built queue by queue, and closing it carries out the verdict
-//! of `judge.rs`. The only reader of `History::cut` and `MergePolicy` in the engine.
+//! of `judge.rs`.
 
 use diopter_os::{BioDraft, BioSpec, Errno, Op, OpenObject, RwFlags, Slab, Span};
 

@@ -95,12 +95,12 @@ impl Remote {
 /// Through the crate's own module, as a program does it.
 #[test]
 fn a_program_reads_what_it_wrote_by_an_engine_of_the_cluster() {
-    use diopter::rados::{Engine, StripedObject, Target};
+    use diopter::rados::{self, StripedObject, Target};
     let Some(pool) = pool() else { return };
     let (name, layout) = (name(), Layout::new(UNIT, 2, OBJECT).unwrap());
     let lease = Open::new(Access::Write).lease;
     let object = Arc::new(StripedObject::create(&pool, &name, layout, lease).unwrap());
-    let engine = Engine::new(diopter::Policies::default()).unwrap();
+    let engine = rados::engine(diopter::Policies::default()).unwrap();
     let target = Target::striped(&object).unwrap();
     let bytes: Vec<u8> = (0..300_001_u32).map(|at| at.to_le_bytes()[0]).collect();
     engine.start(&target, diopter::Request::write(0, bytes.clone())).unwrap();
@@ -115,6 +115,15 @@ fn a_program_reads_what_it_wrote_by_an_engine_of_the_cluster() {
     assert_eq!(done.result.as_ref().unwrap().get(), 299_994);
     assert_eq!(done.memory.expect("it comes back")[..299_994], bytes[7..]);
     assert_eq!(engine.in_flight(), 0);
+    // A file is not the cluster's, and an object of the cluster is not a file.
+    let dir = diopter_testkit::files::dir();
+    let file = diopter::File::create(dir.path().join("file")).unwrap();
+    engine.start(&file, diopter::Request::write(0, vec![1; 4096])).unwrap();
+    assert_eq!(wait().result.unwrap_err().errno, diopter::Errno::EBADF);
+    let local = diopter::Engine::new(diopter::EngineOptions::DEFAULT).unwrap();
+    local.start(&target, diopter::Request::read(0, vec![0; 4096])).unwrap();
+    let done = local.wait(SOON).unwrap().expect("one is in flight");
+    assert_eq!(done.result.unwrap_err().errno, diopter::Errno::EBADF);
     drop((engine, target));
     let object = Arc::into_inner(object).expect("no other owner");
     object.remove(&|| true).unwrap();

@@ -418,3 +418,27 @@ fn a_flush_that_was_not_made_is_made_again_and_a_flush_that_failed_is_not() {
     assert_eq!(flush(&interrupted), Verdict::Replan(Changed::NotThisTime));
     assert_eq!(flush(&write(range, &[(512, Err(Errno::EIO))])), Verdict::FailedBio);
 }
+
+#[test]
+fn the_fast_path_ends_only_with_what_one_call_decides() {
+    let (read, write) = (RequestOp::Read, RequestOp::Write);
+    let range = FileRange::new(0, 4 * BLOCK);
+    let of = |op, facts: &Described, result| single(facts, (op, range), result);
+    let ended = |bytes| Some(Ok(Bytes::new(bytes)));
+    assert_eq!(of(read, &local(), Ok(700)), ended(700), "within a block");
+    assert_eq!(of(read, &local(), Ok(0)), ended(0));
+    assert_eq!(of(read, &local(), Ok(512)), None, "on a block it may be just short");
+    assert_eq!(of(read, &Described { is_cut_off: true, ..local() }, Ok(700)), None);
+    assert_eq!(of(write, &local(), Ok(700)), None, "a short write is never the end");
+    for errno in [Errno::EINTR, Errno::EAGAIN] {
+        assert_eq!(of(write, &local(), Err(errno)), None);
+    }
+    assert_eq!(of(read, &local(), Err(Errno::EIO)), None, "perhaps past the end");
+    assert_eq!(of(write, &local(), Err(Errno::EINVAL)), None, "perhaps across a limit");
+    let server = Described { is_local: false, ..local() };
+    assert_eq!(of(read, &server, Err(Errno::EINVAL)), None, "perhaps refused");
+    let failed = |op, errno| of(op, &local(), Err(errno)).and_then(Result::err).map(|it| it.errno);
+    assert_eq!(failed(write, Errno::ENOSPC), Some(Errno::ENOSPC));
+    assert_eq!(failed(write, Errno::EIO), Some(Errno::EIO));
+    assert_eq!(failed(read, Errno::EINVAL), Some(Errno::EINVAL));
+}
