@@ -75,7 +75,7 @@ pub struct History {
     /// Each bio of a request is waited for before the next one. Read by `engine/plan.rs`.
     pub waits_for_each: bool,
     /// A short transfer is the result, and its rest is not submitted again. Read by
-    /// `engine/judge.rs`.
+    /// `engine/run/transfer.rs`.
     pub returns_short: bool,
 }
 
@@ -84,19 +84,20 @@ impl History {
     pub const TODAY: History = History { cut: None, waits_for_each: false, returns_short: false };
 }
 
-/// All policies of one engine.
+/// All policies of one engine. In this order in memory: what each request reads comes first.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Policies {
-    /// Bios of a striped file.
-    pub merge: MergePolicy,
-    /// Where completions run.
-    pub completion: CompletionPolicy,
+    /// Direct or buffered.
+    pub route: RoutePolicy,
     /// Bios in flight.
     pub depth: DepthPolicy,
     /// How a waiter waits.
     pub wait: WaitPolicy,
-    /// Direct or buffered.
-    pub route: RoutePolicy,
+    /// Bios of a striped file.
+    pub merge: MergePolicy,
+    /// Where completions run.
+    pub completion: CompletionPolicy,
     /// Rules of the past.
     pub history: History,
 }

@@ -3,7 +3,8 @@
 //!
 //! A [`Preset`](crate::Preset) is a whole system of the past. Its parts are [`History`], in
 //! [`Policies`](crate::Policies), and the rules of completions, values of
-//! [`CompletionPolicy`](crate::engine::CompletionPolicy).
+//! [`CompletionPolicy`](crate::engine::CompletionPolicy); those of Lustre also set
+//! [`MergePolicy`](crate::engine::MergePolicy) and [`RoutePolicy`](crate::engine::RoutePolicy).
 
 pub use diopter_core::policy::History;
 pub use diopter_history::{BoundaryPolicy, EACH_THEN_WAIT, LINUX_4_15, LINUX_5_5, LINUX_7_0};

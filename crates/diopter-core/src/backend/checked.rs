@@ -36,6 +36,14 @@ impl Backend for Checked {
         self.inner.capabilities()
     }
 
+    /// Takes the selected backend itself: what is checked is what an engine uses without checks.
+    fn take_selected(&mut self) -> Option<Box<dyn Backend>> {
+        if let Some(selected) = self.inner.take_selected() {
+            self.inner = selected;
+        }
+        None
+    }
+
     fn queue(&mut self, ids: &[BioId]) -> u32 {
         for id in ids {
             assert!(!self.out.contains_key(id), "a bio is queued once");

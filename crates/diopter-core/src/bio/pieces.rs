@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
+use std::panic::RefUnwindSafe;
 
 use diopter_os::Errno;
 
@@ -13,7 +14,7 @@ use crate::units::FileRange;
 
 /// A rule of the past that cuts ranges of a file with boundaries into bios. Two rules of one name
 /// are the same.
-pub trait CutRule: Debug + Send + Sync {
+pub trait CutRule: Debug + Send + Sync + RefUnwindSafe {
     /// Returns its name on the command line.
     fn name(&self) -> &'static str;
 

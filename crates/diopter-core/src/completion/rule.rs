@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
+use std::panic::RefUnwindSafe;
 
 use crate::completion::{CompletionPlace, CompletionReason as Why};
 
@@ -42,7 +43,7 @@ impl CompletionPolicy {
 }
 
 /// A rule of the past: where a kernel ran completions. Two rules of one name are the same.
-pub trait CompletionRule: Debug + Send + Sync {
+pub trait CompletionRule: Debug + Send + Sync + RefUnwindSafe {
     /// Returns its name on the command line.
     fn name(&self) -> &'static str;
 

@@ -46,7 +46,6 @@ pub(crate) const fn slab_shape(requests: u32) -> SlabShape {
 #[repr(C, align(64))]
 pub struct Core {
     pub backend: Box<dyn Backend>,
-    pub policies: Policies,
     pub(super) shard: usize,
     pub broken: Option<BackendError>,
     /// The process that made it, by generation of fork.
@@ -58,6 +57,7 @@ pub struct Core {
     pub(super) now: Nanos,
     /// A waiting request can continue as soon as what is built was handed over.
     pub must_poll: bool,
+    pub policies: Policies,
     pub table: Table,
     pub flight: Flight,
     pub(super) completions: Completions,

@@ -18,6 +18,7 @@ use crate::policy::Policies;
 use crate::request::{Request, RequestId};
 use crate::sync::{Arc, AtomicU32, Ordering};
 
+mod flushes;
 mod overlap;
 mod slots;
 

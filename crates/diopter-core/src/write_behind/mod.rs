@@ -1,6 +1,7 @@
 //! `WriteBehind`: a stream of bytes that becomes writes of whole buffers, of which a bounded number
-//! is in flight behind the caller. It has no file, thread or executor: a [`Sink`] starts the
-//! writes, and the caller polls. Edges that are not aligned are the engine's.
+//! is in flight behind the caller. The engine searches for the number of them that are in the
+//! device. The stream has no file, thread or executor: a [`Sink`] starts the writes, and the caller
+//! polls. Edges that are not aligned are the engine's.
 
 mod blocking;
 mod space;
@@ -15,8 +16,6 @@ use std::task::{Context, Poll, Waker, ready};
 use diopter_os::buf::Pages;
 use diopter_os::{Errno, IoBuf, RwFlags};
 
-use crate::clock::Nanos;
-use crate::engine::depth::{DepthController, Progress};
 use crate::error::{IoError, RequestError};
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
 use crate::request::{FinishedRequest, Refused, Request};
@@ -38,9 +37,6 @@ pub trait Sink {
 
     /// Makes the write of one buffer.
     fn write(&mut self, request: Request) -> Self::Write;
-
-    /// Returns the time by which depths are compared.
-    fn now(&self) -> Nanos;
 
     /// Allocates a range that was not written yet.
     ///
@@ -86,7 +82,6 @@ pub struct WriteBehind<S: Sink> {
     in_flight: Vec<InFlight<S::Write>>,
     /// Whole buffers that are not in use.
     idle: Vec<IoBuf>,
-    depth: DepthController,
     /// All bytes before this one are written.
     done_to: u64,
     /// The state of the bytes from there on, as far as it is known.
@@ -140,7 +135,6 @@ impl<S: Sink> WriteBehind<S> {
             current: None,
             in_flight: Vec::new(),
             idle: Vec::new(),
-            depth: DepthController::new(shape.depth_max),
             done_to: shape.start,
             parts: Vec::new(),
             failure: Failure::None,
@@ -235,7 +229,7 @@ impl<S: Sink> WriteBehind<S> {
         if self.current.is_some() {
             ready!(self.poll_start(cx));
         }
-        self.reap(cx, false);
+        self.reap(cx);
         if self.in_flight.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -260,7 +254,7 @@ impl<S: Sink> WriteBehind<S> {
     }
 
     fn has_room(&self) -> bool {
-        self.in_flight.len() < self.depth.depth() as usize
+        self.in_flight.len() < self.shape.depth_max as usize
     }
 
     /// Starts the write of the current buffer once there is room for it.
@@ -276,8 +270,7 @@ impl<S: Sink> WriteBehind<S> {
     /// Starts the write of the current buffer if there is room for it. A stream that has failed
     /// drops the buffer.
     fn try_start(&mut self, cx: &mut Context<'_>) {
-        let is_kept_back = !self.has_room();
-        self.reap(cx, is_kept_back);
+        self.reap(cx);
         if !matches!(self.failure, Failure::None) {
             self.current = None;
         } else if self.has_room()
@@ -308,29 +301,20 @@ impl<S: Sink> WriteBehind<S> {
         let write = self.sink.write(request);
         self.in_flight.push(InFlight { range, write });
         // A future begins with its first poll.
-        self.reap(&mut Context::from_waker(Waker::noop()), false);
+        self.reap(&mut Context::from_waker(Waker::noop()));
     }
 
     /// Takes the results of the writes that have finished.
-    fn reap(&mut self, cx: &mut Context<'_>, has_more: bool) {
-        let before = self.in_flight.len();
-        let mut bytes = 0;
+    fn reap(&mut self, cx: &mut Context<'_>) {
         let mut place = 0;
         while let Some(one) = self.in_flight.get_mut(place) {
             match Pin::new(&mut one.write).poll(cx) {
                 Poll::Pending => place += 1,
                 Poll::Ready(result) => {
                     let range = self.in_flight.remove(place).range;
-                    bytes += range.length();
                     self.take(range, result);
                 }
             }
-        }
-        let number = |n: usize| u32::try_from(n).expect("at most the depth");
-        let (count, in_flight) = (number(before - self.in_flight.len()), number(before));
-        if count > 0 {
-            let now = self.sink.now();
-            self.depth.note(Progress { now, count, bytes, in_flight, has_more });
         }
     }
 
@@ -384,7 +368,7 @@ impl<S: Sink> WriteBehind<S> {
                 Err(_) => {
                     // The memory of a write that is in flight will do.
                     let before = self.in_flight.len();
-                    self.reap(cx, false);
+                    self.reap(cx);
                     if self.in_flight.len() == before {
                         return Poll::Pending;
                     }

@@ -27,7 +27,6 @@ struct Script {
     refuses: Option<u64>,
     /// The errno of those; ENOSPC without one.
     errno: Option<Errno>,
-    now: u64,
 }
 
 #[derive(Clone, Default)]
@@ -58,12 +57,6 @@ impl Sink for Scripted {
         script.memory.push(Some(memory));
         script.replies.push(None);
         ScriptedWrite { script: self.clone(), number: script.started.len() - 1 }
-    }
-
-    fn now(&self) -> Nanos {
-        let mut script = self.0.borrow_mut();
-        script.now += 1_000_000;
-        Nanos(script.now)
     }
 
     fn allocate(&mut self, range: FileRange, growth: Growth) -> Result<(), Errno> {
@@ -179,25 +172,6 @@ fn no_more_is_in_flight_than_the_depth() {
     assert_eq!(script.starts().len(), 3);
     let states: Vec<_> = stream.outcome().ranges().iter().map(|part| part.state).collect();
     assert_eq!(states, [RangeState::NotTried, RangeState::Done, RangeState::NotTried]);
-}
-
-#[test]
-fn fewer_are_in_flight_where_fewer_are_as_fast() {
-    let (script, mut stream) = stream(shape(0, 64 * KIB, 16), Space::OFF);
-    let mut fewest = usize::MAX;
-    for _ in 0..2000 {
-        give(&mut stream, 64 * KIB);
-        // One after another, however many wait: depth gains nothing.
-        let oldest = script.0.borrow().memory.iter().position(Option::is_some);
-        let in_flight = stream.in_flight.len();
-        if let Some(oldest) = oldest
-            && stream.current.as_ref().is_some_and(Chunk::is_full)
-        {
-            fewest = fewest.min(in_flight);
-            script.finish(oldest, 64 * KIB);
-        }
-    }
-    assert!(fewest <= 2, "{fewest}");
 }
 
 #[test]

@@ -8,7 +8,6 @@ use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use diopter_core::clock::{self, Nanos};
 use diopter_core::engine::with_thread_engine;
 use diopter_core::limits::{WRITER_BYTES_MAX, WRITER_REQUESTS_MAX};
 use diopter_core::outcome::Outcome;
@@ -56,8 +55,8 @@ impl WriterOptions {
     }
 
     /// Sets how many writes may be in flight; at least 1, at most
-    /// [`WRITER_REQUESTS_MAX`](diopter_core::limits::WRITER_REQUESTS_MAX). The writer uses fewer
-    /// while they are as fast.
+    /// [`WRITER_REQUESTS_MAX`](diopter_core::limits::WRITER_REQUESTS_MAX). No more of them are in
+    /// the device than make the writer faster: the engine's search for the depth sees to that.
     #[must_use]
     pub fn in_flight(mut self, requests: u32) -> WriterOptions {
         self.requests = Some(requests);
@@ -176,10 +175,6 @@ impl Sink for FileSink {
 
     fn write(&mut self, request: Request) -> RequestFuture {
         self.0.request_async(request).on(AsyncDriver::Reaper)
-    }
-
-    fn now(&self) -> Nanos {
-        clock::now()
     }
 
     fn allocate(&mut self, range: FileRange, growth: Growth) -> std::result::Result<(), Errno> {

@@ -8,8 +8,8 @@ use diopter_os::{BioSpec, Errno, Op, RwFlags};
 use crate::engine::flight::Flight;
 use crate::engine::run::judge::{self, Verdict};
 use crate::engine::run::next::{Next, Phase};
-use crate::engine::run::pending::{Attempts, BioEnd, Durability, Pending};
-use crate::engine::run::report::failed_state;
+use crate::engine::run::pending::{Attempts, Durability, Pending};
+use crate::engine::run::report::{failed_state, note_result};
 use crate::engine::target::Target;
 use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::MergePolicy;
@@ -57,7 +57,7 @@ pub fn build(pending: &mut Pending, target: &Target, flight: &mut Flight) -> boo
                 let spec = BioSpec { op, object, offset: 0, span: None, flags: RwFlags::NONE };
                 pending.add(flight, spec, strided);
             }
-            Err(errno) => pending.window.ends.push(BioEnd { runs: strided, result: Err(errno) }),
+            Err(errno) => note_result(pending, strided, Err(errno)),
         }
     }
     true

@@ -24,7 +24,8 @@ pub enum Verdict {
     Advance(Moved),
     /// The request ends here, without an error.
     Done(Moved, StopReason),
-    /// The window is planned again, with this change. No byte of it counts.
+    /// The window is planned again, or the flushes are made again, with this change. No byte of it
+    /// counts.
     Replan(Changed),
     /// No bio failed, and the request cannot go on. With bytes that were moved, or without.
     Failed(Option<Moved>, Errno),

@@ -25,7 +25,7 @@ pub enum Next {
     Phase(Phase),
     /// The next window is chosen, or the request ends.
     Window,
-    /// The window is planned again, with this change.
+    /// The window is planned again, or the flushes of a sync are made again, with this change.
     Replan(Changed),
     /// A write needs its lock, or a lock of another kind.
     Lock,

@@ -14,10 +14,16 @@ use crate::units::{Bytes, FileRange};
 /// The read of a block that a write changes in part, in an error.
 const EDGE_READ: &str = "read of an edge block for a write";
 
-/// Notes a bio's end. First error wins.
+/// Notes a bio's end.
 pub fn note_bio(pending: &mut Pending, runs: StridedRange, result: BioResult) {
     pending.outstanding -= 1;
     let result = judge::result(pending, result);
+    note_result(pending, runs, result);
+}
+
+/// Notes the result of runs of the window, by a bio that ended or by a bio that could not be built.
+/// First error wins.
+pub fn note_result(pending: &mut Pending, runs: StridedRange, result: BioResult) {
     pending.window.ends.push(BioEnd { runs, result });
     if let Err(errno) = result
         && !is_again(errno)

@@ -112,3 +112,13 @@ fn sizes_that_no_engine_has_are_refused_and_the_others_serve_real_files() {
         }
     }
 }
+
+/// Options are plain values, also for `catch_unwind`.
+#[test]
+fn options_and_policies_may_cross_a_panic() {
+    fn check<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
+    check::<diopter::Policies>();
+    check::<EngineOptions>();
+    check::<diopter::engine::PlanQuery>();
+    check::<diopter::engine::CompletionPolicy>();
+}

@@ -13,7 +13,6 @@ use diopter::{
 };
 use diopter_core::backend::Checked;
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter_core::clock::Nanos;
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::error::RequestError;
@@ -47,7 +46,6 @@ struct Device {
     /// Once in so many allocations, one fails; and one truncation.
     refuses: u64,
     prng: Prng,
-    now: u64,
 }
 
 /// The state of a byte of the stream.
@@ -94,10 +92,6 @@ impl Sink for SimSink {
 
     fn write(&mut self, request: Request) -> SimWrite {
         SimWrite { device: Rc::clone(&self.0), request: Some(request), id: None }
-    }
-
-    fn now(&self) -> Nanos {
-        Nanos(self.0.borrow().now)
     }
 
     fn allocate(&mut self, range: FileRange, growth: Growth) -> Result<(), Errno> {
@@ -157,7 +151,6 @@ impl Device {
 
     /// Lets virtual time pass until one write completes; a write that never does is cancelled.
     fn step(&mut self) {
-        self.now += self.prng.below(3_000_000);
         match self.engine.wait(LOST_AFTER).expect("the simulator does not break") {
             Some(finished) => {
                 self.in_flight.remove(&finished.id);
@@ -253,7 +246,6 @@ impl Run {
             end_ever: size,
             refuses: if has_faults { prng.below(8) } else { 0 },
             prng: root.fork("device"),
-            now: 1,
         }));
         let stream = WriteBehind::new(SimSink(Rc::clone(&device)), shape, space);
         Run { device, stream, prng, start, size, content, errors: Vec::new(), shape }
