@@ -11,8 +11,10 @@ use diopter_os::Errno;
 use crate::units::FileRange;
 
 mod image;
+mod to_std;
 
 pub use image::{ImageError, ImageErrorKind};
+pub use to_std::kind_of;
 
 /// Opening, probing or setting up failed; no byte was moved.
 #[derive(Debug)]

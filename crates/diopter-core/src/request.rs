@@ -119,6 +119,13 @@ impl fmt::Display for Refused {
 // No `source`: the message is that of `error`.
 impl std::error::Error for Refused {}
 
+impl From<Box<Refused>> for std::io::Error {
+    /// Keeps the reason, and drops the request with its memory.
+    fn from(refused: Box<Refused>) -> std::io::Error {
+        refused.error.into()
+    }
+}
+
 /// A finished request: result, memory, outcome, route and timing. At most 64 bytes.
 #[derive(Debug)]
 pub struct FinishedRequest {

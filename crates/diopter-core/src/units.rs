@@ -72,10 +72,17 @@ pub struct FileRange {
 }
 
 impl FileRange {
-    /// Creates `start..end`; empty if `end` is not past `start`.
+    /// Creates `start..end`; empty if `end` is not past `start`. [`FileRange::at`] takes an offset
+    /// and a length.
     #[must_use]
     pub const fn new(start: u64, end: u64) -> FileRange {
         FileRange { start, end: if end < start { start } else { end } }
+    }
+
+    /// Creates the range of `length` bytes from `offset` on; it ends at `u64::MAX` at most.
+    #[must_use]
+    pub const fn at(offset: u64, length: u64) -> FileRange {
+        FileRange { start: offset, end: offset.saturating_add(length) }
     }
 
     #[must_use]
@@ -195,5 +202,11 @@ mod tests {
     fn a_backward_range_is_empty() {
         assert!(FileRange::new(10, 5).is_empty());
         assert_eq!(FileRange::new(10, 5).start(), 10);
+    }
+
+    #[test]
+    fn a_range_at_an_offset_has_its_length_and_ends_with_the_last_offset() {
+        assert_eq!(FileRange::at(1_000_000, 4096), FileRange::new(1_000_000, 1_004_096));
+        assert_eq!(FileRange::at(u64::MAX - 1, 4096), FileRange::new(u64::MAX - 1, u64::MAX));
     }
 }

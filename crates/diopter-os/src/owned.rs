@@ -32,6 +32,13 @@ pub use raw::RawBuf;
 ///   the kernel may write to them, from any thread.
 ///
 /// `from_parts` may never be called: then the bytes stay allocated.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not memory of a request",
+    label = "not an owned buffer of bytes",
+    note = "a request owns its memory: pass an `IoBuf`, a `Vec<u8>` or a `Box<[u8]>`, for a write \
+            also an `Arc<[u8]>` or a `&'static [u8]`; `Engine::scope` and `read_at` take borrowed \
+            memory"
+)]
 pub unsafe trait OwnedBuf: Send + Sized + 'static {
     /// The rest of the buffer, in addition to its address and length.
     type Parts: Send + 'static;
@@ -68,6 +75,11 @@ pub unsafe trait OwnedBuf: Send + Sized + 'static {
 /// # Safety
 ///
 /// [`OwnedBuf::WRITABLE`] is true.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not memory that a read may fill",
+    label = "not an owned, writable buffer of bytes",
+    note = "a read fills its memory: pass an `IoBuf`, a `Vec<u8>` or a `Box<[u8]>`"
+)]
 pub unsafe trait OwnedBufMut: OwnedBuf {}
 
 /// An [`OwnedBuf`] of any type: one word. [`AnyBuf::downcast`] returns the buffer itself.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use diopter_core::error::{
-    AdmitError, AdmitErrorKind, BackendError, IoError, IoErrorKind, RequestError, SetupError,
+    AdmitError, BackendError, IoError, IoErrorKind, RequestError, SetupError, kind_of,
 };
 #[cfg(feature = "images")]
 use diopter_core::error::{ImageError, ImageErrorKind};
@@ -98,24 +98,8 @@ impl Error {
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Error::Setup(_) | Error::Backend(_) => kind_of(self.errno()),
-            Error::Admit(error) => match error.kind {
-                AdmitErrorKind::NotOpenedForThis => io::ErrorKind::PermissionDenied,
-                AdmitErrorKind::BackendLost => io::ErrorKind::Other,
-                _ => kind_of(error.errno()),
-            },
-            Error::Io(error) => match error.kind {
-                IoErrorKind::UnexpectedEnd => io::ErrorKind::UnexpectedEof,
-                IoErrorKind::TooLarge => io::ErrorKind::FileTooLarge,
-                IoErrorKind::LockedHere | IoErrorKind::NoLock => io::ErrorKind::ResourceBusy,
-                IoErrorKind::IntoHole | IoErrorKind::IntoUnwritten | IoErrorKind::IntoShared => {
-                    io::ErrorKind::Unsupported
-                }
-                IoErrorKind::Corrupt => io::ErrorKind::InvalidData,
-                IoErrorKind::Cancelled | IoErrorKind::NoProgress | IoErrorKind::BackendLost => {
-                    io::ErrorKind::Other
-                }
-                _ => kind_of(error.errno),
-            },
+            Error::Admit(error) => error.io_kind(),
+            Error::Io(error) => error.io_kind(),
             #[cfg(feature = "layouts")]
             Error::Layout(error) => match error.kind {
                 LayoutErrorKind::NotAManifest
@@ -132,13 +116,6 @@ impl Error {
                 _ => kind_of(error.errno()),
             },
         }
-    }
-}
-
-fn kind_of(errno: Errno) -> io::ErrorKind {
-    match io::Error::from_raw_os_error(errno.raw()).kind() {
-        io::ErrorKind::Interrupted => io::ErrorKind::Other,
-        kind => kind,
     }
 }
 
@@ -239,7 +216,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[cfg(all(test, feature = "images", feature = "layouts"))]
 mod tests {
     use super::*;
-    use diopter_core::error::FailedObject;
+    use diopter_core::error::{AdmitErrorKind, FailedObject};
     use diopter_core::units::FileRange;
     use std::error::Error as _;
 

@@ -178,26 +178,26 @@ pub fn next_window(
     route: RoutePolicy,
 ) -> Window {
     let memory = pending.memory.expect("reads and writes have memory");
-    let lent = Lent { slab, memory, base: pending.range.start() };
-    pending.cursor().window(rest, target, &lent, route)
+    let memory = RequestMemory { slab, memory, base: pending.range.start() };
+    pending.cursor().window(rest, target, &memory, route)
 }
 
 /// The memory of a request, in the slab.
-struct Lent<'s> {
+struct RequestMemory<'s> {
     slab: &'s Slab,
     memory: MemoryId,
     /// The byte of the file at its first byte.
     base: u64,
 }
 
-impl Lent<'_> {
+impl RequestMemory<'_> {
     /// Where a part is in the memory, and how long it is.
     fn place_of(&self, part: FileRange) -> (usize, usize) {
         (to_usize(part.start() - self.base), to_usize(part.length()))
     }
 }
 
-impl Memory for Lent<'_> {
+impl Memory for RequestMemory<'_> {
     fn is_aligned(&self, part: FileRange, (addresses, lengths): (u64, u64)) -> bool {
         let (start, length) = self.place_of(part);
         let bits = self.slab.alignment(self.memory, start, length);

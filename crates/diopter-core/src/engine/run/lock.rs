@@ -184,7 +184,7 @@ fn touches_more(pending: &mut Pending, target: &Target, range: FileRange) -> boo
     }
 }
 
-/// `Ok` without a pass where it turns out that the write leaves a hole.
+/// `Ok` without a hold where it turns out that the write leaves a hole.
 fn enter_shared(
     pending: &mut Pending,
     target: &Target,
@@ -193,14 +193,14 @@ fn enter_shared(
 ) -> Result<(), Contended> {
     let inode_lock = target.inode_lock();
     let entered = inode_lock.lock_shared(range, shard_index, &mut pending.lock.ticket);
-    let pass =
+    let hold =
         entered.inspect_err(|contended| yield_for(pending, target, (range, false), contended))?;
     let start = pending.rest().start();
     if start > inode_lock.end_seen() && target.leaves_hole_in_page(start) {
-        inode_lock.unlock(pass);
+        inode_lock.unlock(hold);
         pending.lock.leaves_hole = true;
     } else {
-        pending.hold = Some(pass);
+        pending.hold = Some(hold);
     }
     Ok(())
 }
@@ -282,8 +282,8 @@ pub fn release(pending: &mut Pending, target: &Target) {
     if let Some(range) = pending.lock.locked.take() {
         target.unlock(range.start(), range.end());
     }
-    if let Some(pass) = pending.hold.take() {
-        target.inode_lock().unlock(pass);
+    if let Some(hold) = pending.hold.take() {
+        target.inode_lock().unlock(hold);
     }
     if !pending.lock.ticket.is_none() {
         target.inode_lock().cancel(&mut pending.lock.ticket);

@@ -159,8 +159,8 @@ impl Table {
         let pending = &mut self.entries[place];
         let id = pending.target.take().expect("an occupied place");
         if pending.hold.is_some() {
-            let pass = pending.hold.take().expect("just seen");
-            self.targets.get(id).inode_lock().unlock(pass);
+            let hold = pending.hold.take().expect("just seen");
+            self.targets.get(id).inode_lock().unlock(hold);
         }
         drop(self.targets.leave(id));
         self.finished.push_back(place);

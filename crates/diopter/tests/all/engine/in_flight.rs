@@ -122,3 +122,18 @@ fn options_and_policies_may_cross_a_panic() {
     check::<diopter::engine::PlanQuery>();
     check::<diopter::engine::CompletionPolicy>();
 }
+
+/// As a function of a user's that returns `io::Result` has it.
+#[test]
+fn a_refused_request_becomes_an_error_of_std() {
+    let (engine, target, _world) = engine_of(16, Policies::default());
+    let start = || -> std::io::Result<()> {
+        for at in 0..17 {
+            engine.start(&target, Request::read(at * BLOCK, memory(BLOCK, 0)))?;
+        }
+        Ok(())
+    };
+    let error = start().expect_err("it is full");
+    assert!(error.to_string().contains("take finished requests first"), "{error}");
+    while engine.wait(LONG).expect("the backend is there").is_some() {}
+}
