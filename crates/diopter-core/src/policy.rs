@@ -84,8 +84,7 @@ impl History {
     pub const TODAY: History = History { cut: None, waits_for_each: false, returns_short: false };
 }
 
-/// All policies of one engine. In this order in memory: what each request reads comes first.
-#[repr(C)]
+/// All policies of one engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Policies {
     /// Direct or buffered.
