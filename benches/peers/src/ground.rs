@@ -37,7 +37,7 @@ pub struct Ground {
 impl Ground {
     /// ext4 on a new zram device; needs root.
     pub fn zram(content: Content) -> Result<Ground, String> {
-        if !rustix::process::geteuid().is_root() {
+        if !diopter_os::ids::is_root() {
             return Err("a zram device and its mount need root; --file needs none".to_owned());
         }
         let failed = |error: std::io::Error| error.to_string();
@@ -117,7 +117,7 @@ impl Drop for Ground {
 /// device busy after the unmount. It is the same process; without `unshare` it goes on as it is.
 pub fn enter_private_mounts() {
     const IS_INSIDE: &str = "DIOPTER_PEERS_INSIDE";
-    if std::env::var_os(IS_INSIDE).is_some() || !rustix::process::geteuid().is_root() {
+    if std::env::var_os(IS_INSIDE).is_some() || !diopter_os::ids::is_root() {
         return;
     }
     let Ok(program) = std::env::current_exe() else { return };
@@ -130,7 +130,7 @@ pub fn enter_private_mounts() {
 
 /// Removes what killed runs left: mounts and directories, then their zram devices.
 pub fn remove_stale() {
-    if !rustix::process::geteuid().is_root() {
+    if !diopter_os::ids::is_root() {
         return;
     }
     let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
