@@ -80,24 +80,19 @@ mod tests {
 
     const RANGE: FileRange = FileRange::new(0, 4096);
 
-    /// As a function of a user's that returns `io::Result` has it.
-    fn converted<E: Into<io::Error>>(error: E) -> io::Error {
-        Err::<(), io::Error>(error.into()).unwrap_err()
-    }
-
     #[test]
     fn an_error_becomes_one_of_std_with_its_kind_and_message() {
         let io_error = || IoError::new(Errno::ENOSPC, RANGE, "write");
-        let of_std = converted(io_error());
+        let of_std = io::Error::from(io_error());
         assert_eq!(of_std.kind(), io::ErrorKind::StorageFull);
         assert_eq!(of_std.to_string(), io_error().to_string());
         let inner = of_std.get_ref().and_then(|inner| inner.downcast_ref::<IoError>());
         assert_eq!(inner.map(|inner| inner.errno), Some(Errno::ENOSPC));
         let admit = AdmitError { kind: AdmitErrorKind::NotOpenedForThis, range: RANGE, why: "" };
-        assert_eq!(converted(admit).kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(io::Error::from(admit).kind(), io::ErrorKind::PermissionDenied);
         let lost = BackendError { backend: "uring", errno: Errno::EINTR };
-        assert_eq!(converted(lost).kind(), io::ErrorKind::Other, "std repeats `Interrupted`");
+        assert_eq!(io::Error::from(lost).kind(), io::ErrorKind::Other, "std repeats `Interrupted`");
         let set_up = SetupError::new("io_uring_setup", None, Errno::EPERM, "");
-        assert_eq!(converted(set_up).kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(io::Error::from(set_up).kind(), io::ErrorKind::PermissionDenied);
     }
 }
