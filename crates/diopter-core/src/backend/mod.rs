@@ -118,8 +118,9 @@ pub trait Backend: Send {
         false
     }
 
-    /// Takes out the backend that this one has set up, which takes its place: each call is then
-    /// dispatched once. `None` for a backend that does not select, or has not set one up yet.
+    /// Takes out the backend that a selection has set up. The engine puts it in the place of the
+    /// selection, so that each call is dispatched once. Returns `None` for any other backend, and
+    /// for a selection that has not set up a backend yet.
     fn take_selected(&mut self) -> Option<Box<dyn Backend>> {
         None
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use diopter_os::{Errno, MemoryId, RwFlags};
+use diopter_os::{Errno, MemoryId};
 
 use crate::backend::Wait;
 use crate::engine::core::Core;
@@ -14,17 +14,11 @@ use crate::engine::wait::{self, Deadline, INODE_LOCK_SLICE};
 use crate::error::IoError;
 use crate::inode_lock::Ticket;
 use crate::limits::{FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, WAIT_SLICE, YIELD_MAX};
-use crate::request::RequestOp;
 use crate::sync::Arc;
 use crate::units::{Bytes, FileRange};
 
 /// How often a lock of another process is tried.
 const LOCK_SLICE: Duration = Duration::from_micros(200);
-
-/// The order of a blocking call.
-pub fn blocking_order(op: RequestOp, range: FileRange, flags: RwFlags) -> Order {
-    Order { op, range, flags }
-}
 
 impl Core {
     /// Runs one request to completion on this thread, for a caller that lent the memory. Only an

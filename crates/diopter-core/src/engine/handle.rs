@@ -258,7 +258,7 @@ impl Engine {
 
     /// Waits for a first request as [`Engine::wait`] does, then adds all that have finished by now
     /// to `done`, whose capacity is used again. Returns the number of requests added. A loop that
-    /// keeps many requests in flight pays for one round here, not for one each result.
+    /// keeps many requests in flight pays for one round here, not for a round for each result.
     ///
     /// # Errors
     /// As [`Engine::wait`].

@@ -42,11 +42,11 @@ mod scope;
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 mod tests;
 
-pub use blocking::blocking_order;
 pub use core::Core;
 pub use handle::{Engine, start_on};
 pub use movable::{Entered, MovableCore};
 pub use options::{BackendChoice, EngineOptions};
+pub use run::Order;
 pub use scope::{Scope, ScopedRequest};
 pub(crate) use this_thread::reap_this_thread;
 pub use this_thread::{reap_shared, set_reap_shared, shard};

@@ -27,7 +27,7 @@ use diopter_core::bio::object_queues::MergePolicy;
 use diopter_core::bio::object_queues::ObjectQueues;
 use diopter_core::engine::hybrid::HybridCounters;
 use diopter_core::engine::target::{Directness, Target};
-use diopter_core::engine::{Core, admit, blocking_order, start_on, with_thread_engine};
+use diopter_core::engine::{Core, Order, admit, start_on, with_thread_engine};
 use diopter_core::error::{AdmitError, AdmitErrorKind, FailedObject, IoError};
 use diopter_core::outcome::StopReason;
 use diopter_core::plan::{Plan, PlanQuery};
@@ -296,7 +296,7 @@ impl File {
     ) -> Result<usize> {
         let slab = core.flight.slab.clone();
         let run = |core: &mut Core, memory| {
-            let order = blocking_order(op, range, flags);
+            let order = Order { op, range, flags };
             core.run_blocking(&self.inner.target, &order, Some(memory))
         };
         let finished =
@@ -330,7 +330,7 @@ impl File {
             if !core.make_room() {
                 return Err(full(range).into());
             }
-            let order = blocking_order(op, range, RwFlags::NONE);
+            let order = Order { op, range, flags: RwFlags::NONE };
             core.run_blocking(&self.inner.target, &order, None)?;
             Ok(())
         })

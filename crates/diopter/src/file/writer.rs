@@ -55,8 +55,8 @@ impl WriterOptions {
     }
 
     /// Sets how many writes may be in flight; at least 1, at most
-    /// [`WRITER_REQUESTS_MAX`](diopter_core::limits::WRITER_REQUESTS_MAX). No more of them are in
-    /// the device than make the writer faster: the engine's search for the depth sees to that.
+    /// [`WRITER_REQUESTS_MAX`](diopter_core::limits::WRITER_REQUESTS_MAX). The engine
+    /// searches for the number of them that are in the device at once.
     #[must_use]
     pub fn in_flight(mut self, requests: u32) -> WriterOptions {
         self.requests = Some(requests);

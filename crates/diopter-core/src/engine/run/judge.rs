@@ -2,7 +2,7 @@
 //! for the fast path: a short read or write, the end of the file, a lack of space, a lost race to
 //! append, a limit, a flag that the kernel does not have, a server without direct I/O, a cancelled
 //! request, a lost backend. Nothing here changes a request; `step.rs` and the phases carry a
-//! verdict out. The size of the file, and what else a verdict depends on, are asked for only then.
+//! verdict out. A verdict asks the kernel for the size of the file only where the size decides it.
 
 use diopter_os::{BioResult, Errno, RwFlags};
 

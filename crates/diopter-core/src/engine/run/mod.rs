@@ -26,8 +26,9 @@ pub(crate) use judge::single as judge_single;
 pub use next::Obstacle;
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 pub(crate) use next::Phase;
+pub use pending::Order;
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 pub(crate) use pending::State;
-pub(crate) use pending::{Durability, Order, Pending};
+pub(crate) use pending::{Durability, Pending};
 pub(crate) use step::{Runner, Step};
 pub use table::Table;

@@ -539,7 +539,7 @@ impl Pending {
 
 /// A request as the engine takes it in: admitted, without its memory.
 pub struct Order {
-    pub(crate) op: RequestOp,
-    pub(crate) range: FileRange,
-    pub(crate) flags: RwFlags,
+    pub op: RequestOp,
+    pub range: FileRange,
+    pub flags: RwFlags,
 }

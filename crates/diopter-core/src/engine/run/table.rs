@@ -137,8 +137,8 @@ impl Table {
         pending.begin_phases(self.targets.get(id));
     }
 
-    /// Ends the only bio of a request if the bio has moved all bytes, and the result needs no more
-    /// than that. Returns false for any other, which stays as it is.
+    /// Ends a request of one bio if the bio has moved all bytes. Returns false for any other
+    /// request, which stays as it is.
     #[inline(always)]
     pub(crate) fn end_single(&mut self, place: usize, result: BioResult) -> bool {
         let pending = &mut self.entries[place];
@@ -152,8 +152,8 @@ impl Table {
         true
     }
 
-    /// Releases what a [`State::SingleDone`] holds, and adds the request to those that have
-    /// finished.
+    /// Releases the lock and the file of a request that is [`State::SingleDone`], and adds the
+    /// request to those that have finished.
     #[inline(always)]
     pub(crate) fn file_single(&mut self, place: usize) {
         let pending = &mut self.entries[place];
@@ -166,7 +166,7 @@ impl Table {
         self.finished.push_back(place);
     }
 
-    /// Has a [`State::SingleDone`] end as any other request does.
+    /// Gives a request that is [`State::SingleDone`] the report that any other request has.
     #[cold]
     pub(crate) fn end_as_other(&mut self, place: usize) {
         self.entries[place].end_single();
@@ -346,7 +346,8 @@ impl Table {
         self.entries[place].report.failed_on.take().and_then(|target| target.upgrade())
     }
 
-    /// Takes an ended request out of the table, as a request whose only bio did all.
+    /// Takes an ended request out of the table, with the result of a request whose only bio has
+    /// moved all bytes.
     #[inline(always)]
     pub(crate) fn take_out_single(
         &mut self,
