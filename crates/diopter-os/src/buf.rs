@@ -157,6 +157,7 @@ impl IoBuf {
             base,
             length,
             is_writable: true,
+            has_room_only: false,
             uses_left: USES_BEFORE,
             kind: &KIND,
             registration: None,

@@ -59,6 +59,12 @@ pub unsafe trait OwnedBuf: Send + Sized + 'static {
     /// Returns a buffer of no bytes. A caller gets it if its own buffer was lost with its engine.
     fn empty() -> Self;
 
+    /// Returns true if the buffer has no bytes, and room for some: its owner means it to be filled.
+    #[doc(hidden)]
+    fn has_room_only(&self) -> bool {
+        false
+    }
+
     #[doc(hidden)]
     fn into_any(self) -> AnyBuf {
         AnyBuf::boxed(self, None)
@@ -94,6 +100,8 @@ pub(crate) struct Header {
     /// Bytes of a request with this memory.
     pub length: usize,
     pub is_writable: bool,
+    /// As [`OwnedBuf::has_room_only`].
+    pub has_room_only: bool,
     /// Bios until a ring considers it for a registration; 0 for memory that is never registered
     /// without its owner.
     pub uses_left: u16,
@@ -193,6 +201,14 @@ impl AnyBuf {
         self.header().is_writable
     }
 
+    /// Returns true if the buffer has no bytes, and room for some, as an empty `Vec` with a
+    /// capacity has.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn has_room_only(&self) -> bool {
+        self.header().has_room_only
+    }
+
     /// Copies `bytes` into the buffer from its byte `at` on.
     ///
     /// # Panics
@@ -209,9 +225,11 @@ impl AnyBuf {
 
     fn boxed<T: OwnedBuf>(buf: T, registration: Option<Registration>) -> AnyBuf {
         let kind = const { &Kind { type_id: TypeId::of::<T>, drop: drop_typed::<T> } };
+        let has_room_only = buf.has_room_only();
         let (base, length, parts) = buf.into_parts();
         let is_writable = T::WRITABLE;
-        let header = Header { base, length, is_writable, uses_left: 0, kind, registration };
+        let header =
+            Header { base, length, is_writable, has_room_only, uses_left: 0, kind, registration };
         let typed = Box::new(Typed::<T> { header, parts: ManuallyDrop::new(parts) });
         AnyBuf(NonNull::from(Box::leak(typed)).cast())
     }
@@ -382,6 +400,10 @@ unsafe impl OwnedBuf for Vec<u8> {
     fn empty() -> Vec<u8> {
         Vec::new()
     }
+
+    fn has_room_only(&self) -> bool {
+        self.is_empty() && self.capacity() > 0
+    }
 }
 // SAFETY: `WRITABLE` is true.
 unsafe impl OwnedBufMut for Vec<u8> {}
@@ -493,6 +515,10 @@ unsafe impl OwnedBuf for bytes::BytesMut {
 
     fn empty() -> bytes::BytesMut {
         bytes::BytesMut::new()
+    }
+
+    fn has_room_only(&self) -> bool {
+        self.is_empty() && self.capacity() > 0
     }
 }
 // SAFETY: `WRITABLE` is true.

@@ -97,6 +97,12 @@ impl Core {
             let why = "a read fills its memory, and this buffer can only be written from";
             return refuse(AdmitErrorKind::WrongMemory, why);
         }
+        let has_room_only = |memory: &AnyBuf| memory.has_room_only();
+        if request.op == RequestOp::Read && request.memory.as_ref().is_some_and(has_room_only) {
+            let why = "a read fills the length of its buffer, which is 0, and not the capacity; \
+                       resize the buffer first";
+            return refuse(AdmitErrorKind::WrongMemory, why);
+        }
         if self.broken.is_some() {
             let why = "the engine has lost its backend; take its results and open a new one";
             return refuse(AdmitErrorKind::BackendLost, why);

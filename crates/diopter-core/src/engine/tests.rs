@@ -339,6 +339,21 @@ fn a_child_of_fork_leaves_its_parents_scope() {
 }
 
 #[test]
+fn a_read_into_a_buffer_with_room_and_no_bytes_is_refused_and_one_without_room_reads_nothing() {
+    let (engine, target, _world) = queued(u32::MAX);
+    let refused = engine.start(&target, Request::read(0, Vec::with_capacity(512)));
+    let refused = refused.expect_err("nothing would be read");
+    assert_eq!(refused.error.kind, AdmitErrorKind::WrongMemory);
+    assert!(refused.error.why.contains("resize"), "{}", refused.error.why);
+    engine.start(&target, Request::read(0, Vec::new())).expect("admitted");
+    engine.start(&target, Request::write(0, Vec::with_capacity(512))).expect("admitted");
+    for _ in 0..2 {
+        let finished = engine.wait(LONG).expect("works").expect("one is in flight");
+        assert_eq!(finished.result.expect("nothing is moved").get(), 0);
+    }
+}
+
+#[test]
 fn a_read_into_memory_that_may_only_be_written_from_is_refused() {
     let (engine, target, _world) = queued(u32::MAX);
     let shared = diopter_os::AnyBuf::new(Arc::<[u8]>::from([0; 512]));

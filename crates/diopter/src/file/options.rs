@@ -225,9 +225,18 @@ impl OpenOptions {
         if !self.access.read && !self.writes() {
             return Err(fail("open", Errno::EINVAL, "set read, write or append").into());
         }
+        // What std refuses: one of the options would have no effect, or a surprising one.
         if self.sys.truncate && !self.writes() {
-            let remedy = "set write or append, or do not truncate";
+            let remedy = "set write, or do not truncate";
             return Err(fail("truncate without write:", Errno::EINVAL, remedy).into());
+        }
+        if (self.sys.create || self.sys.create_new) && !self.writes() {
+            let remedy = "set write or append, or do not create";
+            return Err(fail("create without write:", Errno::EINVAL, remedy).into());
+        }
+        if self.sys.truncate && self.access.append && !self.sys.create_new {
+            let remedy = "set write in place of append, or do not truncate";
+            return Err(fail("truncate with append:", Errno::EINVAL, remedy).into());
         }
         let (read, write) = (self.access.read, self.writes());
         let sys = file::OpenOptions { read, write, truncate: false, ..self.sys.clone() };
@@ -318,6 +327,32 @@ pub(super) fn remedy_of(errno: Errno) -> &'static str {
 #[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_that_std_refuses_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        for bits in 0..64_u32 {
+            let has = |bit: u32| bits & (1 << bit) != 0;
+            let (read, write, append) = (has(0), has(1), has(2));
+            let (truncate, create, create_new) = (has(3), has(4), has(5));
+            let mut std = std::fs::OpenOptions::new();
+            std.read(read).write(write).append(append);
+            std.truncate(truncate).create(create).create_new(create_new);
+            let mut ours = OpenOptions::new();
+            ours.read(read).write(write).append(append);
+            ours.truncate(truncate).create(create).create_new(create_new);
+            let ready = || match create_new {
+                true => std::fs::remove_file(&path).unwrap_or(()),
+                false => std::fs::write(&path, b"content").unwrap(),
+            };
+            ready();
+            let expected = std.open(&path).map(|_| ()).map_err(|error| error.kind());
+            ready();
+            let opened = ours.open(&path).map(|_| ()).map_err(|error| error.kind());
+            assert_eq!(opened, expected, "{ours:?}");
+        }
+    }
 
     #[test]
     fn dsync_and_sync_are_set_and_cleared_each_by_itself() {
