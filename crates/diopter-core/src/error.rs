@@ -98,6 +98,13 @@ impl AdmitError {
         AdmitError { kind, range, why }
     }
 
+    /// Returns true if the engine is the reason: with room in it, or with another engine, the
+    /// request may be admitted.
+    #[must_use]
+    pub fn is_of_engine(&self) -> bool {
+        matches!(self.kind, AdmitErrorKind::Full | AdmitErrorKind::BackendLost)
+    }
+
     /// Returns the errno that a system call would have failed with.
     #[must_use]
     pub fn errno(&self) -> Errno {

@@ -39,4 +39,4 @@ pub mod engine;
 
 pub mod plan;
 
-pub mod write_behind;
+pub mod stream;

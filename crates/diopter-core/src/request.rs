@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use diopter_os::{AnyBuf, OwnedBuf, OwnedBufMut, RwFlags};
+use diopter_os::{AnyBuf, Errno, OwnedBuf, OwnedBufMut, RwFlags};
 
 use crate::clock::Nanos;
-use crate::error::{AdmitError, IoError};
+use crate::error::{AdmitError, IoError, IoErrorKind};
 use crate::outcome::{Outcome, RangeState, Route, StopReason, Timing, Transfer};
-use crate::units::{Bytes, FileOffset, FileRange};
+use crate::units::{Bytes, FileOffset, FileRange, to_u64};
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +81,14 @@ impl Request {
     #[must_use]
     pub fn sync_all() -> Request {
         Request { op: RequestOp::SyncAll, ..Request::sync_data() }
+    }
+
+    /// Returns the range of the file that is asked for; empty for a flush.
+    #[must_use]
+    pub fn range(&self) -> FileRange {
+        let start = self.offset.get();
+        let length = self.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
+        FileRange::new(start, start.saturating_add(length))
     }
 
     fn with_memory(op: RequestOp, offset: u64, memory: AnyBuf) -> Request {
@@ -217,6 +225,14 @@ impl FinishedRequest {
     ) -> FinishedRequest {
         let whole = FinishedRequest::whole((RequestId(0), op), range, None);
         whole.ended(Err(error), Outcome::whole(range, state), Route::default())
+    }
+
+    /// A request whose engine is gone: its result is unknown.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn lost(op: RequestOp, range: FileRange) -> FinishedRequest {
+        let error = IoError::new(Errno::EIO, range, op.name()).of_kind(IoErrorKind::BackendLost);
+        FinishedRequest::failed(op, range, error, RangeState::Unknown)
     }
 
     /// Returns true if every byte was moved.

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::process::Command;
 
 use diopter::{BackendKind, Engine, EngineOptions, File, FileRange, IoBuf, Request};
-use diopter_core::write_behind::block_on;
+use diopter_core::stream::block_on;
 
 /// The name of the test that runs them.
 const TEST: &str = "requests_of_a_cell";

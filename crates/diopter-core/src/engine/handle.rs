@@ -314,6 +314,13 @@ impl Engine {
         }
     }
 
+    /// Runs one round, and waits up to `timeout` for something to complete. Results stay for the
+    /// streams that poll for them.
+    #[doc(hidden)]
+    pub fn turn(&self, timeout: Duration) {
+        self.core().tick_or_pause(crate::backend::Wait::Block(timeout));
+    }
+
     /// Returns an eventfd that becomes readable when a request may have finished, for poll(2) and
     /// the like. The engine makes it with the first call, and keeps it open; without it no call
     /// does anything for it.

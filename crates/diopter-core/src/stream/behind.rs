@@ -3,14 +3,12 @@
 //! device. The stream has no file, thread or executor: a [`Sink`] starts the writes, and the caller
 //! polls. Edges that are not aligned are the engine's.
 
-mod blocking;
 mod space;
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 mod tests;
 
 use std::future::Future;
 use std::mem;
-use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
 use diopter_os::buf::Pages;
@@ -19,9 +17,9 @@ use diopter_os::{Errno, IoBuf, RwFlags};
 use crate::error::{IoError, RequestError};
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
 use crate::request::{FinishedRequest, Refused, Request};
+use crate::stream::window::{Flight, Window};
 use crate::units::{FileRange, align_up, is_aligned, to_u64, to_usize};
 
-pub use blocking::block_on;
 pub use space::{Growth, Space};
 
 /// Bytes of the first buffer: a short stream needs no more.
@@ -30,10 +28,13 @@ const FIRST_BYTES: u64 = 64 << 10;
 /// From here on a buffer is allocated in huge pages.
 const HUGE_BYTES: u64 = 2 << 20;
 
+/// The result of a write that was started, or its refusal.
+type WriteResult = Result<FinishedRequest, Box<Refused>>;
+
 /// The file that a stream goes to.
 pub trait Sink {
     /// A write that was started, or is with its first poll.
-    type Write: Future<Output = Result<FinishedRequest, Box<Refused>>> + Unpin;
+    type Write: Future<Output = WriteResult> + Unpin;
 
     /// Makes the write of one buffer.
     fn write(&mut self, request: Request) -> Self::Write;
@@ -78,8 +79,9 @@ pub struct WriteBehind<S: Sink> {
     at: u64,
     /// The buffer that is being filled; never empty.
     current: Option<Chunk>,
-    /// In file order.
-    in_flight: Vec<InFlight<S::Write>>,
+    in_flight: Window<FileRange, S::Write>,
+    /// Results that were polled and not looked at; empty between calls.
+    done: Vec<(FileRange, WriteResult)>,
     /// Whole buffers that are not in use.
     idle: Vec<IoBuf>,
     /// All bytes before this one are written.
@@ -96,11 +98,6 @@ struct Chunk {
     /// As long as the range that it takes.
     memory: IoBuf,
     filled: usize,
-}
-
-struct InFlight<W> {
-    range: FileRange,
-    write: W,
 }
 
 /// The first error of a stream, after which no write is started.
@@ -133,7 +130,8 @@ impl<S: Sink> WriteBehind<S> {
             shape,
             at: shape.start,
             current: None,
-            in_flight: Vec::new(),
+            in_flight: Window::default(),
+            done: Vec::new(),
             idle: Vec::new(),
             done_to: shape.start,
             parts: Vec::new(),
@@ -155,7 +153,7 @@ impl<S: Sink> WriteBehind<S> {
 
     /// Returns the bytes in flight and in the buffer that is being filled.
     pub fn bytes_behind(&self) -> u64 {
-        let in_flight: u64 = self.in_flight.iter().map(|one| one.range.length()).sum();
+        let in_flight: u64 = self.in_flight.notes().map(|range| range.length()).sum();
         in_flight + self.current.as_ref().map_or(0, |chunk| to_u64(chunk.filled))
     }
 
@@ -299,26 +297,20 @@ impl<S: Sink> WriteBehind<S> {
             request.flags = RwFlags::DONTCACHE;
         }
         let write = self.sink.write(request);
-        self.in_flight.push(InFlight { range, write });
-        // A future begins with its first poll.
-        self.reap(&mut Context::from_waker(Waker::noop()));
+        self.in_flight.push(range, Flight::start(write, &mut Context::from_waker(Waker::noop())));
     }
 
     /// Takes the results of the writes that have finished.
     fn reap(&mut self, cx: &mut Context<'_>) {
-        let mut place = 0;
-        while let Some(one) = self.in_flight.get_mut(place) {
-            match Pin::new(&mut one.write).poll(cx) {
-                Poll::Pending => place += 1,
-                Poll::Ready(result) => {
-                    let range = self.in_flight.remove(place).range;
-                    self.take(range, result);
-                }
-            }
+        let mut done = mem::take(&mut self.done);
+        self.in_flight.poll_all(cx, &mut done);
+        for (range, result) in done.drain(..) {
+            self.take(range, result);
         }
+        self.done = done;
     }
 
-    fn take(&mut self, range: FileRange, result: Result<FinishedRequest, Box<Refused>>) {
+    fn take(&mut self, range: FileRange, result: WriteResult) {
         let finished = match result {
             Ok(finished) => finished,
             Err(refused) => return self.fail(refused.error.into()),

@@ -1,10 +1,14 @@
 //! A request on this thread's engine, on its way.
 
+use std::future::Future;
 use std::marker::PhantomData;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use diopter_core::backend::Wait;
 use diopter_core::engine::target::Target;
+use diopter_core::engine::wait::Deadline;
 use diopter_core::engine::{Core, if_thread_engine, with_thread_engine};
 use diopter_core::limits::WAIT_SLICE;
 use diopter_core::request::{FinishedRequest, RequestId};
@@ -54,36 +58,54 @@ impl InFlight {
         with_thread_engine(|core| core.wait_for_one(self.id))
     }
 
-    /// Waits until one of these has finished, and moves all that have to `done`; `None` for one
-    /// whose engine is gone.
-    pub(super) fn wait_for_some<T>(
-        waiting: &mut Vec<(T, InFlight)>,
-        done: &mut Vec<(T, Option<FinishedRequest>)>,
-    ) {
-        with_thread_engine(|core| {
+    /// Waits for the request, and for `timeout` at most.
+    ///
+    /// # Errors
+    /// The request, if it has not finished by then. [`InFlight::cancel`] may end it.
+    ///
+    /// # Panics
+    /// As [`InFlight::wait`].
+    pub fn wait_timeout(mut self, timeout: Duration) -> Result<FinishedRequest, InFlight> {
+        let deadline = Deadline::after(timeout);
+        let polled = with_thread_engine(|core| {
             loop {
-                let mut at = 0;
-                while let Some((_, in_flight)) = waiting.get_mut(at) {
-                    match core.poll_one(in_flight.id) {
-                        Poll::Pending => at += 1,
-                        Poll::Ready(finished) => {
-                            in_flight.is_taken = true;
-                            done.push((waiting.swap_remove(at).0, finished));
-                        }
-                    }
+                let polled = core.poll_one(self.id);
+                let left = deadline.left();
+                if polled.is_ready() || left.is_zero() {
+                    return polled;
                 }
-                if !done.is_empty() || waiting.is_empty() {
-                    return;
-                }
-                core.tick_or_pause(Wait::Block(WAIT_SLICE));
+                core.tick_or_pause(Wait::Block(left.min(WAIT_SLICE)));
             }
         });
+        let Poll::Ready(finished) = polled else { return Err(self) };
+        self.is_taken = true;
+        Ok(finished.expect("the engine that took the request in is still there"))
     }
 
     /// Cancels the request, best effort; [`InFlight::wait`] returns its result.
     pub fn cancel(&self) {
         with_thread_engine(|core| core.cancel(self.id));
     }
+}
+
+/// A request on this thread's engine as the operation of a stream: [`turn`] has it make progress,
+/// and nothing is woken. Gives `None` if the engine is gone.
+pub(super) struct HereInFlight(pub InFlight);
+
+impl Future for HereInFlight {
+    type Output = Option<FinishedRequest>;
+
+    fn poll(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let in_flight = &mut self.0;
+        let polled = with_thread_engine(|core| core.poll_one(in_flight.id));
+        in_flight.is_taken = polled.is_ready();
+        polled
+    }
+}
+
+/// Has this thread's engine make progress, and waits for it up to a slice.
+pub(super) fn turn() {
+    with_thread_engine(|core| core.tick_or_pause(Wait::Block(WAIT_SLICE)));
 }
 
 impl Drop for InFlight {
@@ -97,5 +119,27 @@ impl Drop for InFlight {
 impl std::fmt::Debug for InFlight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("InFlight").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(any(diopter_loom, shuttle))))]
+mod tests {
+    use std::time::Duration;
+
+    use diopter_core::request::Request;
+    use diopter_os::IoBuf;
+
+    use crate::file::File;
+
+    #[test]
+    fn a_wait_that_is_too_short_returns_the_request_and_a_later_one_its_result() {
+        let file = File::try_from(tempfile::tempfile().unwrap()).unwrap();
+        file.write_all_at(&[7; 8192], 0).unwrap();
+        let request = file.request(Request::read(3, IoBuf::new(5000).unwrap())).unwrap();
+        let request = request.wait_timeout(Duration::ZERO).expect_err("not even begun");
+        let finished = request.wait_timeout(Duration::from_secs(60)).expect("long enough");
+        let (result, memory) = finished.into_parts::<IoBuf>();
+        assert_eq!(result.unwrap().get(), 5000);
+        assert!(memory.unwrap().iter().all(|byte| *byte == 7));
     }
 }

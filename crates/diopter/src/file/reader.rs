@@ -1,20 +1,20 @@
-//! `SequentialReader`: a file read from front to back in pieces of any size, with requests of the
-//! reader's own ahead of it. The only place that reads before it is asked to.
+//! `SequentialReader`: a file read from front to back in pieces of any size. The stream is
+//! `diopter_core::stream::ahead`; here are the file, the futures that serve it, and the traits.
 
-use std::collections::VecDeque;
+use std::future::Future;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use diopter_core::backend::Wait;
-use diopter_core::engine::with_thread_engine;
-use diopter_core::error::{AdmitErrorKind, IoError};
-use diopter_core::limits::{FILE_SIZE_MAX, READER_BYTES_MAX, READER_REQUESTS_MAX};
-use diopter_core::request::{FinishedRequest, Request};
-use diopter_core::units::{FileRange, align_down, align_up, to_u64, to_usize};
-use diopter_os::IoBuf;
-use diopter_os::buf::Pages;
+use diopter_core::engine::{start_on, with_thread_engine};
+use diopter_core::limits::{READER_BYTES_MAX, READER_REQUESTS_MAX};
+use diopter_core::request::{FinishedRequest, Refused, Request};
+use diopter_core::stream::ahead::{ReadAhead, Shape, Source, Urgency};
+use diopter_core::stream::block_on;
+use diopter_core::units::{align_down, align_up, to_u64};
 
-use crate::error::{Error, Result};
-use crate::file::{File, InFlight, cursor};
+use crate::error::Result;
+use crate::file::{AsyncDriver, File, RequestFuture, cursor};
 
 /// Bytes of one request once the reading is known to be sequential: a huge page, which is one
 /// segment for the device.
@@ -23,15 +23,8 @@ const BUFFER_BYTES: u64 = 2 << 20;
 /// Requests ahead of the reader.
 const REQUESTS: u32 = 4;
 
-/// Bytes of the first request after a start or a seek: little more than a seek costs, should
-/// no read follow.
-const FIRST_BYTES: u64 = 64 << 10;
-
 /// Offsets and lengths of requests are multiples of this, and of the block where that is larger.
 const UNIT_BYTES: u64 = 4096;
-
-/// From here on a buffer is asked for in huge pages.
-const HUGE_BYTES: u64 = 2 << 20;
 
 /// How a [`SequentialReader`] reads ahead. What is not set is chosen: 4 requests of 2 MiB, and for
 /// a striped file as much more as makes a full stripe.
@@ -63,19 +56,21 @@ impl ReaderOptions {
         self
     }
 
-    /// Requests, and bytes of each; one more buffer is the reader's own, and all of them stay
-    /// within the limit.
-    fn resolve(self, unit: u64, stripe: u64) -> (usize, u64) {
+    /// One more buffer than there are requests is the reader's own, and all of them stay within the
+    /// limit.
+    fn shape(self, block: u64, stripe: u64) -> Shape {
+        let unit = block.max(UNIT_BYTES);
         let requests = self.requests.unwrap_or(REQUESTS).clamp(1, READER_REQUESTS_MAX);
         let most = align_down(READER_BYTES_MAX / u64::from(requests + 1), unit).max(unit);
         let chosen = || BUFFER_BYTES.max(stripe.div_ceil(u64::from(requests)));
         let bytes = self.buffer_bytes.unwrap_or_else(chosen).clamp(unit, most);
-        (requests as usize, align_up(bytes, unit).min(most))
+        let buffer_bytes = align_up(bytes, unit).min(most);
+        Shape { requests: requests as usize, buffer_bytes, unit, block }
     }
 }
 
 /// Reads a file from front to back, in pieces of any size, faster than one piece at a time: it
-/// reads ahead, with direct requests on this thread's engine. Made by [`File::reader`].
+/// reads ahead, with direct requests. Made by [`File::reader`].
 ///
 /// It starts with one small request. As long as the reading goes on where it was, the window ahead
 /// of it doubles, up to all requests; a seek starts again, and forgets what was read ahead. A read
@@ -90,7 +85,13 @@ impl ReaderOptions {
 ///
 /// Memory: one buffer more than there are requests, made as the window grows, at most
 /// [`READER_BYTES_MAX`](diopter_core::limits::READER_BYTES_MAX). Dropping the reader cancels what
-/// is on its way and waits for it.
+/// is on its way; its memory is freed when the kernel is done with it.
+///
+/// A blocking read of bytes that were not read ahead runs on the calling thread's engine. The
+/// requests ahead are served as futures are: by a thread of diopter, with the options of
+/// [`use_for_futures`](crate::engine::use_for_futures). So a reader can move between threads, and
+/// with the feature `tokio` it is `AsyncBufRead`; [`SequentialReader::poll_fill`] is for any
+/// executor.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -106,41 +107,69 @@ impl ReaderOptions {
 /// # }
 /// ```
 pub struct SequentialReader {
+    stream: ReadAhead<FileSource>,
+}
+
+/// A file, read ahead by a thread of diopter.
+struct FileSource {
     file: File,
-    requests: usize,
-    buffer_bytes: u64,
-    unit: u64,
-    /// The next byte for the caller.
-    at: u64,
-    current: Option<Piece>,
-    /// The pieces behind `current`, without a gap.
-    ahead: VecDeque<Ahead>,
-    /// Buffers of `buffer_bytes` that no request has.
-    idle: Vec<IoBuf>,
-    /// Bytes to read ahead; 0 until the reading is known to be sequential.
-    window: u64,
-    /// The first request is used up to here: what follows is worth reading.
-    grows_at: u64,
-    /// A request that ended here failed: up to here it is block by block.
-    careful_until: u64,
+    /// The caller blocks: bytes that are wanted now are read in the calling thread.
+    blocks: bool,
 }
 
-/// Bytes that are there.
-struct Piece {
-    range: FileRange,
-    memory: IoBuf,
-    /// It met the end of the file, as that was then.
-    is_short: bool,
+/// A read of a stream.
+enum Fetch {
+    /// It was done in the calling thread; the result was taken if there is none.
+    Here(Option<std::result::Result<FinishedRequest, Box<Refused>>>),
+    Elsewhere(RequestFuture),
 }
 
-/// A request on its way.
-struct Ahead {
-    range: FileRange,
-    request: InFlight,
+impl Future for Fetch {
+    type Output = std::result::Result<FinishedRequest, Box<Refused>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Fetch::Here(result) => Poll::Ready(result.take().expect("not polled after its end")),
+            Fetch::Elsewhere(future) => Pin::new(future).poll(cx),
+        }
+    }
 }
 
-/// The result of a request: bytes moved, and its memory.
-type Fetched = std::result::Result<(u64, IoBuf), Error>;
+impl Source for FileSource {
+    type Read = Fetch;
+
+    fn read(&mut self, request: Request, urgency: Urgency) -> Fetch {
+        let request = match urgency {
+            Urgency::Now if self.blocks => match read_here(&self.file, request) {
+                Ok(result) => return Fetch::Here(Some(result)),
+                Err(request) => request,
+            },
+            _ => request,
+        };
+        Fetch::Elsewhere(self.file.request_async(request).on(AsyncDriver::Reaper))
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.file.size().ok()
+    }
+}
+
+/// Reads on this thread's engine; returns the request if the engine is full of untaken results, or
+/// has lost its backend.
+fn read_here(
+    file: &File,
+    request: Request,
+) -> std::result::Result<std::result::Result<FinishedRequest, Box<Refused>>, Request> {
+    let read: std::result::Result<_, Box<Refused>> = with_thread_engine(|core| {
+        let id = start_on(core, &file.inner.target, request)?;
+        Ok(core.wait_for_one(id))
+    });
+    match read {
+        Err(refused) if refused.error.is_of_engine() => Err(refused.request),
+        Err(refused) => Ok(Err(refused)),
+        Ok(finished) => Ok(Ok(finished.expect("the engine has just taken it"))),
+    }
+}
 
 impl File {
     /// A reader from byte `offset` on that reads ahead.
@@ -152,225 +181,81 @@ impl File {
     /// [`File::reader`] with a choice of buffers.
     #[must_use]
     pub fn reader_with(&self, offset: u64, options: ReaderOptions) -> SequentialReader {
-        let unit = self.inner.target.blocks.read.max(UNIT_BYTES);
         let striping = self.inner.target.striping();
         let stripe = striping.map_or(0, |it| it.stripe_size() * to_u64(it.object_count()));
-        let (requests, buffer_bytes) = options.resolve(unit, stripe);
-        SequentialReader {
-            file: self.clone(),
-            requests,
-            buffer_bytes,
-            unit,
-            at: offset,
-            current: None,
-            ahead: VecDeque::with_capacity(requests),
-            idle: Vec::with_capacity(requests + 1),
-            window: 0,
-            grows_at: u64::MAX,
-            careful_until: 0,
-        }
+        let shape = options.shape(self.inner.target.blocks.read, stripe);
+        let source = FileSource { file: self.clone(), blocks: true };
+        SequentialReader { stream: ReadAhead::new(source, shape, offset) }
     }
 }
 
 impl SequentialReader {
-    /// Bytes behind the reader's position that are there or on their way.
+    /// Returns the file.
     #[must_use]
-    pub fn bytes_ahead(&self) -> u64 {
-        let ahead: u64 = self.ahead.iter().map(|ahead| ahead.range.length()).sum();
-        to_u64(self.rest().len()) + ahead
+    pub fn get_ref(&self) -> &File {
+        &self.stream.source().file
     }
 
-    /// The part of the current piece that was not taken yet.
-    fn rest(&self) -> &[u8] {
-        match &self.current {
-            Some(piece) if piece.range.start() <= self.at && self.at < piece.range.end() => {
-                let from = to_usize(self.at - piece.range.start());
-                &piece.memory[from..to_usize(piece.range.length())]
-            }
-            _ => &[],
+    /// Returns the offset of the next byte.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.stream.position()
+    }
+
+    /// Bytes from the reader's position on that are there or on their way.
+    #[must_use]
+    pub fn bytes_ahead(&self) -> u64 {
+        self.stream.bytes_ahead()
+    }
+
+    /// Returns the bytes that are there; [`BufRead::consume`] takes them.
+    #[must_use]
+    pub fn buffer(&self) -> &[u8] {
+        self.stream.rest()
+    }
+
+    /// [`BufRead::fill_buf`] for any executor: returns the bytes that are there, at least one
+    /// unless the file ends here. If none are there yet, the task is woken. A request that is made
+    /// now has `wanted` bytes, within the options; 0 leaves the choice to the reader.
+    ///
+    /// # Errors
+    /// `Io` with the error of the first block that cannot be read, `Admit` on a file that is not
+    /// open for reading.
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<Result<&[u8]>> {
+        self.stream.source_mut().blocks = false;
+        let filled = ready!(self.stream.poll_fill(cx, wanted));
+        match filled {
+            Ok(()) => Poll::Ready(Ok(self.stream.rest())),
+            Err(error) => Poll::Ready(Err(self.get_ref().with_object(error.into()))),
         }
+    }
+
+    /// Moves to byte `offset`, and forgets what was read ahead, also when that is where the reader
+    /// is.
+    pub fn set_position(&mut self, offset: u64) {
+        self.stream.seek(offset);
     }
 
     /// Makes sure that there is something to take, but at the end of the file; a piece that has to
     /// be asked for has `wanted` bytes.
     fn fill(&mut self, wanted: usize) -> Result<()> {
-        if !self.rest().is_empty() {
+        if !self.stream.rest().is_empty() {
             return Ok(());
         }
-        if self.current.take().is_some_and(|piece| self.retire(piece)) {
-            // What follows was read when the file ended before it.
-            self.forget_ahead();
-        }
-        let (range, fetched) = if self.at < self.careful_until {
-            let block = self.file.inner.target.blocks.read;
-            let start = align_down(self.at, block);
-            (FileRange::new(start, start + block), self.fetch(start, block))
-        } else {
-            self.fetch_next(wanted)
-        };
-        let fetched = match fetched {
-            Err(Error::Io(_)) if range.length() > self.file.inner.target.blocks.read => {
-                self.forget_ahead();
-                self.careful_until = range.end();
-                return self.fill_with_block();
-            }
-            fetched => fetched,
-        };
-        self.take_in(range, fetched)
+        self.stream.source_mut().blocks = true;
+        let filled = block_on(|cx| self.stream.poll_fill(cx, wanted));
+        filled.map_err(|error| self.get_ref().with_object(error.into()))
     }
-
-    /// The block at the reader's position, alone: where a larger request failed.
-    fn fill_with_block(&mut self) -> Result<()> {
-        let block = self.file.inner.target.blocks.read;
-        let start = align_down(self.at, block);
-        let fetched = self.fetch(start, block);
-        self.take_in(FileRange::new(start, start + block), fetched)
-    }
-
-    fn take_in(&mut self, range: FileRange, fetched: Fetched) -> Result<()> {
-        let (moved, memory) = fetched?;
-        let is_short = moved < range.length();
-        let range = FileRange::new(range.start(), range.start() + moved);
-        if self.window == 0 && range.end() > self.careful_until {
-            self.grows_at = range.start() + range.length() / 2;
-        }
-        self.current = Some(Piece { range, memory, is_short });
-        Ok(())
-    }
-
-    /// The next piece in order: read ahead, or asked for now.
-    fn fetch_next(&mut self, wanted: usize) -> (FileRange, Fetched) {
-        if let Some(Ahead { range, request }) = self.ahead.pop_front() {
-            self.read_ahead(range.end());
-            if let Some(finished) = request.finish() {
-                return (range, came_back(finished, range));
-            }
-            // The thread has another engine by now, and with the old one went all of them.
-            self.forget_ahead();
-        }
-        let start = align_down(self.at, self.unit);
-        let end = align_up(self.at.saturating_add(to_u64(wanted)).min(FILE_SIZE_MAX), self.unit);
-        let length = end.saturating_sub(start).max(FIRST_BYTES).min(self.buffer_bytes);
-        let range = FileRange::new(start, start.saturating_add(length));
-        (range, self.fetch(start, length))
-    }
-
-    /// Doubles the window, and starts what it lacks from byte `from` on.
-    fn read_ahead(&mut self, from: u64) {
-        let most = to_u64(self.requests) * self.buffer_bytes;
-        self.window = (2 * self.window.max(FIRST_BYTES)).min(most);
-        self.grows_at = u64::MAX;
-        let mut from = self.ahead.back().map_or(from, |last| last.range.end());
-        let mut bytes: u64 = self.ahead.iter().map(|ahead| ahead.range.length()).sum();
-        // Only a hint: a piece that is asked for is always tried.
-        let end_of_file = self.file.size().unwrap_or(u64::MAX).min(FILE_SIZE_MAX);
-        let mut has_new = false;
-        while bytes < self.window && self.ahead.len() < self.requests && from < end_of_file {
-            let length = align_down(self.window, self.unit).clamp(self.unit, self.buffer_bytes);
-            let Ok(memory) = self.buffer(length) else { break };
-            // An engine that is full has enough to do.
-            let Ok(request) = self.file.request(Request::read(from, memory)) else { break };
-            let range = FileRange::new(from, from + length);
-            self.ahead.push_back(Ahead { range, request });
-            (from, bytes, has_new) = (range.end(), bytes + length, true);
-        }
-        if has_new {
-            with_thread_engine(|core| core.tick(Wait::Poll));
-        }
-    }
-
-    /// Reads one range now.
-    fn fetch(&mut self, start: u64, length: u64) -> Fetched {
-        let range = FileRange::new(start, start.saturating_add(length));
-        let fail = |errno| Error::from(IoError::new(errno, range, "memory of a read"));
-        let memory = self.buffer(length).map_err(fail)?;
-        match self.file.request(Request::read(start, memory)) {
-            Ok(request) => came_back(request.wait(), range),
-            // The engine is full of untaken results, or has lost its backend: a blocking read may
-            // need no place in it.
-            Err(refused)
-                if matches!(
-                    refused.error.kind,
-                    AdmitErrorKind::Full | AdmitErrorKind::BackendLost
-                ) =>
-            {
-                let memory = refused.request.memory.and_then(|memory| memory.downcast().ok());
-                let mut memory: IoBuf = memory.ok_or(refused.error)?;
-                let moved = self.file.read_at(&mut memory, start)?;
-                Ok((to_u64(moved), memory))
-            }
-            Err(refused) => Err(refused.error.into()),
-        }
-    }
-
-    fn buffer(&mut self, length: u64) -> std::result::Result<IoBuf, diopter_os::Errno> {
-        if length == self.buffer_bytes
-            && let Some(buf) = self.idle.pop()
-        {
-            return Ok(buf);
-        }
-        let pages = if length >= HUGE_BYTES { Pages::Huge } else { Pages::Base };
-        IoBuf::with_pages(to_usize(length), pages)
-    }
-
-    /// Keeps the memory of a piece that is used up; returns true if it met the end of the file.
-    fn retire(&mut self, piece: Piece) -> bool {
-        self.keep(piece.memory);
-        piece.is_short
-    }
-
-    fn keep(&mut self, memory: IoBuf) {
-        if to_u64(memory.len()) == self.buffer_bytes && self.idle.len() <= self.requests {
-            self.idle.push(memory);
-        }
-    }
-
-    /// Cancels the requests in flight, and resets the window.
-    fn forget_ahead(&mut self) {
-        for ahead in &self.ahead {
-            ahead.request.cancel();
-        }
-        while let Some(ahead) = self.ahead.pop_front() {
-            let finished = ahead.request.finish();
-            if let Some(memory) = finished.and_then(|finished| finished.into_parts().1) {
-                self.keep(memory);
-            }
-        }
-        self.window = 0;
-        self.grows_at = u64::MAX;
-    }
-
-    fn forget(&mut self) {
-        self.forget_ahead();
-        if let Some(piece) = self.current.take() {
-            self.retire(piece);
-        }
-        self.careful_until = 0;
-    }
-}
-
-fn came_back(finished: FinishedRequest, range: FileRange) -> Fetched {
-    let (result, memory) = finished.into_parts();
-    let lost = || Error::from(IoError::new(diopter_os::Errno::EIO, range, "read"));
-    Ok((result?.get(), memory.ok_or_else(lost)?))
 }
 
 impl BufRead for SequentialReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.fill(0)?;
-        Ok(self.rest())
+        Ok(self.stream.rest())
     }
 
     fn consume(&mut self, bytes: usize) {
-        self.at += to_u64(bytes.min(self.rest().len()));
-        if self.at >= self.grows_at {
-            self.grows_at = u64::MAX;
-            let piece = self.current.as_ref().filter(|piece| !piece.is_short);
-            if let Some(range) = piece.map(|piece| piece.range) {
-                self.window = self.window.max(range.length());
-                self.read_ahead(range.end());
-            }
-        }
+        self.stream.consume(bytes);
     }
 }
 
@@ -384,15 +269,15 @@ impl Read for SequentialReader {
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error.into()),
             }
-            let rest = self.rest();
+            let rest = self.stream.rest();
             let n = rest.len().min(buf.len() - done);
             if n == 0 {
                 break;
             }
             buf[done..done + n].copy_from_slice(&rest[..n]);
-            self.consume(n);
+            self.stream.consume(n);
             done += n;
-            if done < buf.len() && self.current.as_ref().is_some_and(|piece| piece.is_short) {
+            if done < buf.len() && self.stream.is_at_end() {
                 break;
             }
         }
@@ -403,32 +288,76 @@ impl Read for SequentialReader {
 impl Seek for SequentialReader {
     /// Forgets what was read ahead, also when it goes nowhere.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let to = cursor::resolve(&self.file, self.at, to)?;
-        self.forget();
-        self.at = to;
+        let to = cursor::resolve(self.get_ref(), self.position(), to)?;
+        self.set_position(to);
         Ok(to)
     }
 
     fn stream_position(&mut self) -> io::Result<u64> {
-        Ok(self.at)
+        Ok(self.position())
     }
 }
 
-impl Drop for SequentialReader {
-    fn drop(&mut self) {
-        self.forget();
+/// A read returns the bytes that are there, and at least one unless the file ends.
+#[cfg(feature = "tokio")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+impl tokio::io::AsyncRead for SequentialReader {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let rest = ready!(this.poll_fill(cx, buf.remaining()))?;
+        let n = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..n]);
+        this.stream.consume(n);
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+impl tokio::io::AsyncBufRead for SequentialReader {
+    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        self.get_mut().poll_fill(cx, 0).map_err(io::Error::from)
+    }
+
+    fn consume(self: Pin<&mut Self>, bytes: usize) {
+        self.get_mut().stream.consume(bytes);
+    }
+}
+
+/// A seek is done when it has started: it asks at most for the size of the file.
+#[cfg(feature = "tokio")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+impl tokio::io::AsyncSeek for SequentialReader {
+    fn start_seek(self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
+        self.get_mut().seek(to).map(|_| ())
+    }
+
+    fn poll_complete(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        Poll::Ready(Ok(self.position()))
     }
 }
 
 impl std::fmt::Debug for SequentialReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SequentialReader")
-            .field("file", &self.file)
-            .field("at", &self.at)
+            .field("file", self.get_ref())
+            .field("at", &self.position())
             .field("bytes_ahead", &self.bytes_ahead())
             .finish_non_exhaustive()
     }
 }
+
+const _: () = {
+    const fn moves_between_threads<T: Send + Unpin + 'static>() {}
+    moves_between_threads::<SequentialReader>();
+};
 
 #[cfg(test)]
 mod tests {
@@ -438,8 +367,9 @@ mod tests {
 
     #[test]
     fn buffers_stay_within_the_limit_and_hold_whole_blocks() {
-        let check = |options: ReaderOptions, unit, stripe, expected| {
-            assert_eq!(options.resolve(unit, stripe), expected, "{options:?}");
+        let check = |options: ReaderOptions, block, stripe, expected| {
+            let shape = options.shape(block, stripe);
+            assert_eq!((shape.requests, shape.buffer_bytes), expected, "{options:?}");
         };
         let unset = ReaderOptions::new();
         check(unset, 4096, 0, (4, 2 * MIB));

@@ -1,6 +1,6 @@
 //! `SequentialWriter`: a file written from front to back in pieces of any size, with writes in
-//! flight behind the caller. The stream itself is `diopter_core::write_behind`; here are the file,
-//! the futures that serve it, and the traits.
+//! flight behind the caller. The stream is `diopter_core::stream::behind`; here are the file, the
+//! futures that serve it, and the traits.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -12,8 +12,9 @@ use diopter_core::engine::with_thread_engine;
 use diopter_core::limits::{WRITER_BYTES_MAX, WRITER_REQUESTS_MAX};
 use diopter_core::outcome::Outcome;
 use diopter_core::request::Request;
+use diopter_core::stream::behind::{Growth, Shape, Sink, Space, WriteBehind};
+use diopter_core::stream::block_on;
 use diopter_core::units::{FileRange, align_down, align_up, is_aligned, to_u64};
-use diopter_core::write_behind::{Growth, Shape, Sink, Space, WriteBehind, block_on};
 use diopter_os::file::FileKind;
 use diopter_os::{Errno, fork, space};
 

@@ -3,6 +3,8 @@
 //! `DIOPTER_SOAK=1` runs 10 000 seeds, without it a share.
 
 mod file_model;
+mod pumping;
+mod reading;
 mod stream;
 
 use std::collections::BTreeMap;
@@ -34,6 +36,15 @@ const CAPACITY: u64 = 24 << 10;
 const REQUESTS: u64 = 60;
 /// Virtual time after which what did not come back is taken for lost.
 const LOST_AFTER: Duration = Duration::from_secs(5);
+
+/// Prints how to repeat a seed that fails.
+struct Replay(u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        eprintln!("replay: DIOPTER_SEED={} DIOPTER_SEEDS=1", self.0);
+    }
+}
 
 fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())

@@ -1,13 +1,14 @@
-//! The writer that writes behind its caller as tokio's `AsyncWrite`.
+//! The writer that writes behind its caller as tokio's `AsyncWrite`, and the reader that reads
+//! ahead as its `AsyncRead`.
 
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::task::Waker;
 
 use diopter::engine::WriterOptions;
-use diopter::{File, SequentialWriter};
+use diopter::{File, ReaderOptions, SequentialReader, SequentialWriter};
 use diopter_core::prng::Prng;
-use tokio::io::{AsyncWriteExt, copy};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, AsyncWriteExt, copy};
 
 use crate::bytes::{Blocker, EXECUTORS, content, current_thread, file_of, poll_once};
 use crate::env;
@@ -108,4 +109,73 @@ fn a_writer_that_is_dropped_inside_of_a_runtime_has_written_what_it_took() {
     });
     assert_eq!(file.size().unwrap(), 300_000);
     assert!(content(&file, 0, bytes.len()) == bytes);
+}
+
+/// Small enough that every bound is met soon.
+fn tight_reader(file: &File, offset: u64) -> SequentialReader {
+    file.reader_with(offset, ReaderOptions::new().buffer_bytes(32 << 10).in_flight(3))
+}
+
+#[test]
+fn a_reader_gives_the_same_bytes_under_every_executor() {
+    for (name, run) in EXECUTORS {
+        let (file, bytes) = file_of(600_000, env::seed());
+        run(Box::pin(async move {
+            let mut prng = Prng::new(env::seed());
+            let mut reader = tight_reader(&file, 0);
+            for _ in 0..30 {
+                let start = usize::try_from(prng.below(700_000)).unwrap();
+                let to = std::io::SeekFrom::Start(start.try_into().unwrap());
+                assert_eq!(reader.seek(to).await.unwrap(), reader.position());
+                let mut read = vec![0; usize::try_from(prng.below(200_000)).unwrap()];
+                let mut done = 0;
+                loop {
+                    match reader.read(&mut read[done..]).await.unwrap() {
+                        0 => break,
+                        n => done += n,
+                    }
+                }
+                let start = start.min(bytes.len());
+                let expected = &bytes[start..bytes.len().min(start + read.len())];
+                assert!(read[..done] == *expected, "{name}");
+            }
+        }));
+    }
+}
+
+#[test]
+fn lines_are_read_by_tokio() {
+    let (file, _) = file_of(0, env::seed());
+    let lines: Vec<String> = (0..20_000).map(|at| format!("line {at}")).collect();
+    file.write_all_at(lines.join("\n").as_bytes(), 0).unwrap();
+    current_thread().block_on(async {
+        let mut read = tight_reader(&file, 0).lines();
+        for line in lines {
+            assert_eq!(read.next_line().await.unwrap(), Some(line));
+        }
+        assert_eq!(read.next_line().await.unwrap(), None);
+    });
+}
+
+#[test]
+fn a_reader_moves_between_threads_with_requests_in_flight_and_between_blocking_and_async() {
+    let (file, bytes) = file_of(3 << 20, env::seed());
+    let mut reader = tight_reader(&file, 0);
+    let mut read = vec![0; bytes.len()];
+    for (number, piece) in read.chunks_mut(70_000).enumerate() {
+        reader = std::thread::scope(|scope| {
+            let here = scope.spawn(move || {
+                if number % 2 == 0 {
+                    std::io::Read::read_exact(&mut reader, piece).unwrap();
+                } else {
+                    let all = AsyncReadExt::read_exact(&mut reader, piece);
+                    current_thread().block_on(all).unwrap();
+                }
+                reader
+            });
+            here.join().unwrap()
+        });
+    }
+    assert!(read == bytes);
+    drop(tight_reader(&file, 0));
 }

@@ -1,7 +1,7 @@
 //! How far ahead of a stream its space is allocated. Values only; the sink makes the calls.
 
+use crate::stream::behind::Shape;
 use crate::units::FileRange;
-use crate::write_behind::Shape;
 
 /// Bytes allocated ahead of a long stream.
 const AHEAD_MAX: u64 = 64 << 20;

@@ -2,6 +2,7 @@
 //! does with results that a simulator does not give.
 
 use std::cell::RefCell;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use super::*;

@@ -27,7 +27,7 @@ use diopter_core::engine::abandoned::AbandonedWrites;
 use diopter_core::error::IoError;
 use diopter_core::outcome::Transfer;
 use diopter_core::outside::{Outside, is_inside_foreign_code};
-use diopter_core::request::{Request, RequestOp};
+use diopter_core::request::{FinishedRequest, Request, RequestOp};
 use diopter_core::sync::Arc;
 use diopter_core::units::{FileRange, to_usize};
 use diopter_os::{AnyBuf, IoBuf, OwnedBuf, OwnedBufMut, fork};
@@ -36,9 +36,7 @@ use crate::error::Result;
 use crate::file::File;
 use crate::file::asynchronous::driver::continue_here;
 use crate::file::asynchronous::io_thread::{IoThread, io_thread_of};
-use crate::file::asynchronous::operation::{
-    DetachResult, Operation, RequestResult, lost, range_of,
-};
+use crate::file::asynchronous::operation::{DetachResult, Operation, RequestResult};
 #[cfg(feature = "tokio")]
 use crate::file::asynchronous::submission_queue::SubmissionQueue;
 use crate::file::asynchronous::unpolled::{Unpolled, Waits, serve_at_once};
@@ -149,7 +147,7 @@ impl RequestFuture {
             Waits::Failed(finished) => return Poll::Ready(Ok(finished)),
         };
         let Unpolled { target, request, driver, .. } = unpolled;
-        let (op, range) = (request.op, range_of(&request));
+        let (op, range) = (request.op, request.range());
         let io_thread = io_thread_of(&target);
         let (operation, server) = match serve_at_once(&target, request, is_nested) {
             Ok(output) => {
@@ -211,7 +209,7 @@ impl Future for RequestFuture {
         };
         if generation != fork::generation() {
             // Its engine is the parent's, and so is the lock of its operation.
-            return Poll::Ready(Ok(lost(op, range)));
+            return Poll::Ready(Ok(FinishedRequest::lost(op, range)));
         }
         let mut polled = operation.poll(cx.waker());
         if polled.is_pending() && server.is_left_here() {
@@ -347,7 +345,8 @@ impl File {
     /// [`File::read_at`] as a future: fills `buffer` from byte `offset` on, and gives it back.
     ///
     /// The buffer may be of any type that is [`OwnedBufMut`](crate::engine::OwnedBufMut), such as
-    /// `Vec<u8>`. The read fills its length, not what it has room for past that.
+    /// `Vec<u8>`. The read fills its length, not what it has room for past that; an empty buffer
+    /// with a capacity is refused.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

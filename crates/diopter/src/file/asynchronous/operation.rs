@@ -8,13 +8,13 @@ use std::task::{Poll, Waker};
 use diopter_os::Errno;
 
 use diopter_core::engine::target::Target;
-use diopter_core::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind};
+use diopter_core::error::{AdmitError, AdmitErrorKind, IoError};
 use diopter_core::limits::{DEPARTED_SHARE, SPARE_OPERATIONS_MAX};
 use diopter_core::outcome::RangeState;
 use diopter_core::outside::Outside;
 use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use diopter_core::sync::{Arc, StaticMutex, lock_static};
-use diopter_core::units::{FileRange, to_u64};
+use diopter_core::units::FileRange;
 
 /// The output of a future.
 pub(super) type RequestResult = Result<FinishedRequest, Box<Refused>>;
@@ -203,19 +203,14 @@ impl Operation {
                 return StartResult::Withdrawn;
             }
         };
-        let (op, range) = (request.op, range_of(&request));
+        let (op, range) = (request.op, request.range());
         match start(&target, request) {
             Ok(id) => {
                 *stage = Stage::Served { what: Served { id, op, range, target }, waker };
                 StartResult::Taken
             }
             // An engine that is lost is soon another one.
-            Err(refused)
-                if matches!(
-                    refused.error.kind,
-                    AdmitErrorKind::Full | AdmitErrorKind::BackendLost
-                ) =>
-            {
+            Err(refused) if refused.error.is_of_engine() => {
                 *stage = Stage::Queued { request: refused.request, target, waker };
                 StartResult::NoRoom
             }
@@ -256,13 +251,13 @@ impl Operation {
             Stage::Served { what, .. } | Stage::Abandoned(what) => what.clone(),
             _ => return,
         };
-        self.finish(lost(what.op, what.range), outside);
+        self.finish(FinishedRequest::lost(what.op, what.range), outside);
     }
 
     /// Refuses a request that waits, since nothing can serve it.
     pub fn refuse(&self, why: &'static str, outside: &mut Outside) {
         let refused = self.offer(|_, request| {
-            let error = AdmitError::new(AdmitErrorKind::NoEngine, range_of(&request), why);
+            let error = AdmitError::new(AdmitErrorKind::NoEngine, request.range(), why);
             Err(Box::new(Refused { error, request }))
         });
         if let StartResult::Refused(waker) = refused {
@@ -325,30 +320,18 @@ impl Operation {
     }
 }
 
-pub(super) fn range_of(request: &Request) -> FileRange {
-    let start = request.offset.get();
-    let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
-    FileRange::new(start, start.saturating_add(length))
-}
-
 /// The result of a write that was cancelled before an engine had it.
 fn withdrawn(request: &Request) -> FinishedRequest {
-    let range = range_of(request);
+    let range = request.range();
     let error = IoError::new(Errno::ECANCELED, range, request.op.name());
     FinishedRequest::failed(request.op, range, error, RangeState::NotTried)
 }
 
 /// A sync that has waited for long for writes of dropped futures.
 pub(super) fn overdue(request: &Request) -> FinishedRequest {
-    let range = range_of(request);
+    let range = request.range();
     let error = IoError::new(Errno::EBUSY, range, request.op.name());
     FinishedRequest::failed(request.op, range, error, RangeState::NotTried)
-}
-
-/// A request whose engine is gone.
-pub(super) fn lost(op: RequestOp, range: FileRange) -> FinishedRequest {
-    let error = IoError::new(Errno::EIO, range, op.name()).of_kind(IoErrorKind::BackendLost);
-    FinishedRequest::failed(op, range, error, RangeState::Unknown)
 }
 
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]

@@ -6,7 +6,6 @@ use std::task::Waker;
 use diopter_core::engine::target::Target;
 use diopter_core::engine::wait::Deadline;
 use diopter_core::engine::{start_on, with_thread_engine};
-use diopter_core::error::AdmitErrorKind;
 use diopter_core::limits::ABANDONED_WAIT_MAX;
 use diopter_core::request::{FinishedRequest, Request, RequestOp};
 use diopter_core::sync::Arc;
@@ -90,11 +89,7 @@ pub(super) fn serve_at_once(
     });
     match served {
         // The engine is full of results that were not taken.
-        Err(refused)
-            if matches!(refused.error.kind, AdmitErrorKind::Full | AdmitErrorKind::BackendLost) =>
-        {
-            Err(refused.request)
-        }
+        Err(refused) if refused.error.is_of_engine() => Err(refused.request),
         served => Ok(served),
     }
 }

@@ -1,17 +1,18 @@
 //! Runs the requests of a job with a bounded number in flight: on this thread's engine, or as a
 //! future.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
-use diopter_core::error::AdmitErrorKind;
 use diopter_core::limits::REQUESTS_MAX;
 use diopter_core::request::{FinishedRequest, Refused, Request};
+use diopter_core::stream::{Flight, Window};
 
 use crate::error::Result;
+use crate::file::in_flight::{HereInFlight, turn};
 use crate::file::ranges::plan::Group;
-use crate::file::{File, InFlight, RequestFuture};
+use crate::file::{File, RequestFuture};
 
 /// Requests in flight.
 pub(super) const DEPTH: usize = 64;
@@ -45,50 +46,143 @@ pub(super) trait Job {
     fn lost(&mut self, group: Group);
 }
 
-/// Runs a job on this thread's engine, and calls `each` with every result.
-pub(super) fn each<J: Job>(
-    mut job: J,
+/// The end of a request: its result, its refusal, or `None` if its engine is gone.
+type Ended = Option<std::result::Result<FinishedRequest, Box<Refused>>>;
+
+/// Where a job starts its requests.
+trait Door {
+    type Operation: Future<Output = Ended> + Unpin;
+
+    fn start(
+        &mut self,
+        file: &File,
+        request: Request,
+    ) -> std::result::Result<Self::Operation, Box<Refused>>;
+}
+
+/// This thread's engine.
+struct Here;
+
+/// The server of a future.
+struct Async;
+
+/// A request, as [`Ended`].
+struct Operation<F>(F);
+
+impl Future for Operation<HereInFlight> {
+    type Output = Ended;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
+        Pin::new(&mut self.0).poll(cx).map(|finished| finished.map(Ok))
+    }
+}
+
+impl Future for Operation<RequestFuture> {
+    type Output = Ended;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
+        Pin::new(&mut self.0).poll(cx).map(Some)
+    }
+}
+
+impl Door for Here {
+    type Operation = Operation<HereInFlight>;
+
+    fn start(
+        &mut self,
+        file: &File,
+        request: Request,
+    ) -> std::result::Result<Self::Operation, Box<Refused>> {
+        file.request(request).map(|in_flight| Operation(HereInFlight(in_flight)))
+    }
+}
+
+impl Door for Async {
+    type Operation = Operation<RequestFuture>;
+
+    fn start(
+        &mut self,
+        file: &File,
+        request: Request,
+    ) -> std::result::Result<Self::Operation, Box<Refused>> {
+        Ok(Operation(file.request_async(request)))
+    }
+}
+
+/// A job with its requests in flight.
+struct Run<J: Job, D: Door> {
+    job: J,
+    door: D,
     depth: usize,
-    mut each: impl FnMut(usize, Result<J::Output>),
-) {
-    let mut waiting = Vec::with_capacity(depth);
-    let mut done = Vec::with_capacity(depth);
-    loop {
-        start(&mut job, depth, &mut waiting);
-        for (index, result) in job.results().drain(..) {
-            each(index, result);
-        }
-        if waiting.is_empty() {
-            return;
-        }
-        InFlight::wait_for_some(&mut waiting, &mut done);
-        for (group, finished) in done.drain(..) {
-            match finished {
-                Some(finished) => job.finished(group, finished),
-                None => job.lost(group),
+    window: Window<Group, D::Operation>,
+    /// Results that were polled and not looked at; empty between calls.
+    done: Vec<(Group, Ended)>,
+}
+
+impl<J: Job, D: Door> Run<J, D> {
+    fn new(job: J, door: D, depth: usize) -> Run<J, D> {
+        Run { job, door, depth, window: Window::default(), done: Vec::new() }
+    }
+
+    /// Keeps requests in flight, and calls `each` with the results. Ready when all are there.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut each: impl FnMut(usize, Result<J::Output>),
+    ) -> Poll<()> {
+        loop {
+            self.window.poll_all(cx, &mut self.done);
+            for (group, ended) in self.done.drain(..) {
+                match ended {
+                    Some(Ok(finished)) => self.job.finished(group, finished),
+                    Some(Err(refused)) => self.job.refused(group, refused.error.into()),
+                    None => self.job.lost(group),
+                }
+            }
+            let has_more = self.start(cx);
+            for (index, result) in self.job.results().drain(..) {
+                each(index, result);
+            }
+            if self.window.is_empty() {
+                return Poll::Ready(());
+            }
+            if !has_more {
+                return Poll::Pending;
             }
         }
     }
-}
 
-/// Starts requests until `depth` are in flight, or nothing is left, or the engine is full.
-fn start<J: Job>(job: &mut J, depth: usize, waiting: &mut Vec<(Group, InFlight)>) {
-    while waiting.len() < depth
-        && let Some((group, file, request)) = job.next(waiting.is_empty())
-    {
-        match file.request(request) {
-            Ok(in_flight) => waiting.push((group, in_flight)),
-            // What is in flight makes room, or ends with a backend that is then replaced.
-            Err(refused) if !waiting.is_empty() && is_for_now(&refused) => {
-                return job.put_back(group);
+    /// Starts requests until `depth` are in flight, or nothing is left, or the engine is full.
+    /// Returns true if one of them has finished already.
+    fn start(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut is_over = false;
+        while self.window.len() < self.depth
+            && let Some((group, file, request)) = self.job.next(self.window.is_empty())
+        {
+            match self.door.start(&file, request) {
+                Ok(operation) => {
+                    let flight = Flight::start(operation, cx);
+                    is_over |= flight.is_over();
+                    self.window.push(group, flight);
+                }
+                // What is in flight makes room, or ends with a backend that is then replaced.
+                Err(refused) if !self.window.is_empty() && refused.error.is_of_engine() => {
+                    self.job.put_back(group);
+                    break;
+                }
+                Err(refused) => self.job.refused(group, refused.error.into()),
             }
-            Err(refused) => job.refused(group, refused.error.into()),
         }
+        is_over
     }
 }
 
-fn is_for_now(refused: &Refused) -> bool {
-    matches!(refused.error.kind, AdmitErrorKind::Full | AdmitErrorKind::BackendLost)
+/// Runs a job on this thread's engine, and calls `each` with every result.
+pub(super) fn each<J: Job>(job: J, depth: usize, mut each: impl FnMut(usize, Result<J::Output>)) {
+    let mut run = Run::new(job, Here, depth);
+    while run.poll(&mut Context::from_waker(Waker::noop()), &mut each).is_pending() {
+        turn();
+    }
 }
 
 /// Runs a job on this thread's engine. The results are in the order of the ranges.
@@ -99,13 +193,20 @@ pub(super) fn all<J: Job>(job: J, depth: usize) -> Vec<Result<J::Output>> {
 }
 
 /// Runs a job as a future. The results are in the order of the ranges.
-pub(super) fn future<J: Job + Unpin>(job: J, depth: usize) -> Run<J> {
-    let results = Results::new(job.count());
-    Run { job, depth, waiting: Vec::new(), results }
+pub(super) fn future<J>(job: J, depth: usize) -> impl Future<Output = Vec<Result<J::Output>>>
+where
+    J: Job,
+{
+    let mut results = Results::new(job.count());
+    let mut run = Run::new(job, Async, depth);
+    poll_fn(move |cx| {
+        let polled = run.poll(cx, |index, result| results.put(index, result));
+        polled.map(|()| results.all())
+    })
 }
 
 /// Results by number.
-pub(super) struct Results<T>(Vec<Option<Result<T>>>);
+struct Results<T>(Vec<Option<Result<T>>>);
 
 impl<T> Results<T> {
     fn new(count: usize) -> Results<T> {
@@ -119,58 +220,6 @@ impl<T> Results<T> {
     fn all(&mut self) -> Vec<Result<T>> {
         let results = std::mem::take(&mut self.0).into_iter();
         results.map(|result| result.expect("a job gives a result for each range")).collect()
-    }
-}
-
-/// A job whose requests are futures.
-pub(super) struct Run<J: Job> {
-    job: J,
-    depth: usize,
-    waiting: Vec<(Group, RequestFuture)>,
-    results: Results<J::Output>,
-}
-
-impl<J: Job + Unpin> Future for Run<J>
-where
-    J::Output: Unpin,
-{
-    type Output = Vec<Result<J::Output>>;
-
-    /// # Panics
-    /// When it is polled again after it gave its result.
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        loop {
-            let mut has_changed = false;
-            let mut at = 0;
-            while let Some((_, future)) = this.waiting.get_mut(at) {
-                let Poll::Ready(output) = Pin::new(future).poll(cx) else {
-                    at += 1;
-                    continue;
-                };
-                has_changed = true;
-                let (group, _) = this.waiting.swap_remove(at);
-                match output {
-                    Ok(finished) => this.job.finished(group, finished),
-                    Err(refused) => this.job.refused(group, refused.error.into()),
-                }
-            }
-            while this.waiting.len() < this.depth
-                && let Some((group, file, request)) = this.job.next(this.waiting.is_empty())
-            {
-                has_changed = true;
-                this.waiting.push((group, file.request_async(request)));
-            }
-            for (index, result) in this.job.results().drain(..) {
-                this.results.put(index, result);
-            }
-            if this.waiting.is_empty() {
-                return Poll::Ready(this.results.all());
-            }
-            if !has_changed {
-                return Poll::Pending;
-            }
-        }
     }
 }
 

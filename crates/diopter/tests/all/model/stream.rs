@@ -18,9 +18,9 @@ use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::error::RequestError;
 use diopter_core::map::Identity;
 use diopter_core::prng::Prng;
-use diopter_core::write_behind::{Growth, Shape, Sink, Space, WriteBehind};
+use diopter_core::stream::behind::{Growth, Shape, Sink, Space, WriteBehind};
 
-use super::{LOST_AFTER, env_number};
+use super::{LOST_AFTER, Replay, env_number};
 
 const CAPACITY: u64 = 32 << 10;
 /// Bytes of a file before its stream.
@@ -424,15 +424,6 @@ fn a_stream_with_faults_and_crashes_is_right_at_every_step() {
     }
     eprintln!("TRIED stream model: {whole} whole, {failed} failed");
     assert!(seeds < 100 || whole.min(failed) > seeds / 10, "both kinds: {whole}, {failed}");
-}
-
-/// Prints how to repeat a seed that fails.
-struct Replay(u64);
-
-impl Drop for Replay {
-    fn drop(&mut self) {
-        eprintln!("replay: DIOPTER_SEED={} DIOPTER_SEEDS=1", self.0);
-    }
 }
 
 #[test]
