@@ -1,23 +1,24 @@
-//! A bounded ring of buffers between two files: a buffer is read into, written from, and read into
-//! again, so that reads and writes overlap. One thread, one engine; nothing here opens, names or
-//! finishes a file.
+//! The engine and the buffers of a copy, and the transfers that run on them, one at a time. The
+//! bytes are moved by `diopter_core::stream::pump`.
 
-use std::ops::Range;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use diopter::engine::{BackendChoice, DepthReport};
-use diopter::{
-    BackendError, Engine, EngineOptions, Errno, Error, File, FinishedRequest, IoBuf, IoError,
-    Request, RequestId, RequestOp, SetupError,
-};
+use diopter::{Engine, EngineOptions, Errno, Error, File, FileRange, IoBuf, Request, SetupError};
 use diopter_core::engine::depth::Progress;
+use diopter_core::error::RequestError;
+use diopter_core::stream::EngineRequest;
+use diopter_core::stream::pump::{Event, Host, Limits, Pass, Pump, Step, Stopped};
 
-use crate::content::next_data;
-use crate::flow::{Flow, Flushing, Moved, Reading, Transfer, Writing, Zeros, length_of};
+use crate::content::{ContentHash, Hashing};
+use crate::flow::{Moved, Transfer, Zeros};
 use crate::pace::Pace;
 use crate::shape::Shape;
 use crate::stop::Signal;
-use crate::tuning::Tuning;
+use crate::tuning::{Now, Tuning};
 
 /// Longest wait for a request before the stop flag is checked.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
@@ -53,8 +54,6 @@ pub enum Interruption {
     Seek(Errno),
     /// There was no memory for a buffer.
     Memory(Errno),
-    /// The backend failed.
-    Backend(BackendError),
     /// The source has fewer bytes than at the start.
     SourceChanged,
     /// A signal arrived.
@@ -133,20 +132,38 @@ impl Pipeline {
             self.register(&files);
             self.tuning.interrupt(transfer.target.is_some());
         }
-        let mut flow = Flow::new(transfer);
-        let ended = self.pump(&mut flow, watch);
+        let pass = pass_of(&transfer, self.shape);
+        let job = Job {
+            engine: &self.engine,
+            hash: ContentHash::new(transfer.hashing),
+            transfer,
+            shape: self.shape,
+            tuning: &mut self.tuning,
+            pace: &mut self.pace,
+            moved: Moved::default(),
+            watch,
+            signal: None,
+        };
+        let mut pump = Pump::new(job, pass, std::mem::take(&mut self.free));
+        let ended = drive(&self.engine, &mut pump);
         if ended.is_err() {
-            self.drain(&mut flow);
+            while pump.poll_end(&mut idle()).is_pending() {
+                self.engine.turn(WAIT_SLICE);
+            }
             // Requests that completed meanwhile count: a later run resumes after them.
-            watch(Milestone::Done(flow.done_to()));
+            let done = pump.done_to();
+            pump.host_mut().note(Event::Done(done));
         }
+        let (job, free) = pump.into_parts();
+        let moved = job.finish();
+        self.free = free;
         if is_large {
             for file in files.into_iter().flatten() {
                 // If registering was refused so is this, and nothing is lost.
                 self.engine.forget_file(file).unwrap_or(());
             }
         }
-        ended.map(|()| flow.finish())
+        ended.map(|()| moved)
     }
 
     /// Makes every write to `file` durable, with all metadata.
@@ -160,12 +177,13 @@ impl Pipeline {
     }
 
     fn sync(&mut self, file: &File, request: Request) -> Result<(), Error> {
-        let id = self.engine.start(file, request).map_err(|refused| refused.error)?;
+        let mut flush = EngineRequest::start(&self.engine, file, request);
         loop {
-            let finished = self.engine.wait(WAIT_SLICE).map_err(Error::Backend)?;
-            if let Some(finished) = finished.filter(|finished| finished.id == id) {
+            if let Poll::Ready(ended) = Pin::new(&mut flush).poll(&mut idle()) {
+                let finished = ended.map_err(|refused| refused.error)?;
                 return finished.check_whole().map_err(Error::Io);
             }
+            self.engine.turn(WAIT_SLICE);
         }
     }
 
@@ -192,258 +210,151 @@ impl Pipeline {
     fn depth_max(&self) -> usize {
         usize::try_from(self.shape.depth).expect("at most IODEPTH_MAX")
     }
+}
 
-    fn pump(&mut self, flow: &mut Flow<'_>, watch: Watch<'_>) -> Result<(), Interruption> {
-        loop {
-            self.read_ahead(flow)?;
-            if let Some(signal) = watch(Milestone::Done(flow.done_to())) {
-                return Err(Interruption::Signal(signal));
-            }
-            if flow.is_over() {
-                return hash_hole(flow, flow.transfer.size, watch);
-            }
-            if flow.buffers() == 0 && !flow.has_begun_all() && !self.pace.is_paid() {
-                self.pace.wait();
-                continue;
-            }
-            let Some(finished) = self.engine.wait(WAIT_SLICE).map_err(Interruption::Backend)?
-            else {
-                continue;
-            };
-            let in_flight = flow.buffers();
-            match finished.op {
-                RequestOp::Read => self.take_read(flow, finished, watch)?,
-                RequestOp::Write => self.take_write(flow, finished)?,
-                _ => {
-                    take_flush(flow, finished)?;
-                    watch(Milestone::Flushed(flow.flushed));
-                }
-            }
-            self.note_progress(flow, in_flight, watch);
-            self.flush_now_and_then(flow)?;
-        }
-    }
-
-    /// Reports completed ranges: their bytes, and to the tuning, for a file that is large enough to
-    /// learn from.
-    fn note_progress(&mut self, flow: &mut Flow<'_>, in_flight: usize, watch: Watch<'_>) {
-        let (count, bytes) = flow.take_ended();
-        if count == 0 {
-            return;
-        }
-        watch(Milestone::Moved(bytes));
-        if flow.transfer.size < REGISTERED_BYTES_MIN {
-            return;
-        }
-        let in_flight = u32::try_from(in_flight).expect("at most IODEPTH_MAX");
-        let (now, has_more) = (diopter_core::clock::now(), !flow.has_begun_all());
-        let progress = Progress { now, count, bytes, in_flight, has_more };
-        self.tuning.note(flow.transfer.target.is_some(), progress);
-    }
-
-    /// Starts reads while there are a free buffer and a range to read.
-    fn read_ahead(&mut self, flow: &mut Flow<'_>) -> Result<(), Interruption> {
-        let now = self.tuning.now(flow.transfer.target.is_some());
-        while flow.buffers() < now.depth && !flow.has_begun_all() && self.pace.is_paid() {
-            if self.free.is_empty() {
-                match self.shape.buffer() {
-                    Ok(memory) => self.free.push(memory),
-                    Err(errno) if flow.buffers() == 0 => return Err(Interruption::Memory(errno)),
-                    // The transfer continues with fewer buffers.
-                    Err(_) => return Ok(()),
-                }
-            }
-            let next = flow.next_range(now.block).map_err(Interruption::Seek)?;
-            let Some(range) = next else { return Ok(()) };
-            let mut memory = self.free.pop().expect("a buffer was free, or was just made");
-            memory.truncate(self.length_to_read(flow, &range));
-            let request = Request::read(range.start, memory);
-            let started = self.engine.start(flow.transfer.source, request);
-            let id = started.map_err(|refused| Interruption::Read(refused.error.into()))?;
-            self.pace.pay(range.end - range.start);
-            flow.readings.push_back(Reading { id, range, memory: None });
-        }
-        Ok(())
-    }
-
-    /// The end of a file is read with the whole block around it: an aligned read is direct.
-    fn length_to_read(&self, flow: &Flow<'_>, range: &Range<u64>) -> usize {
-        let length = range.end - range.start;
-        if range.end < flow.transfer.size {
-            return length_of(range);
-        }
-        let unit = u64::from(flow.transfer.source.alignment().offset_read).max(1);
-        let whole = length.next_multiple_of(unit).min(self.shape.block);
-        usize::try_from(whole).expect("at most a block")
-    }
-
-    fn take_read(
-        &mut self,
-        flow: &mut Flow<'_>,
-        finished: FinishedRequest,
-        watch: Watch<'_>,
-    ) -> Result<(), Interruption> {
-        let source = flow.transfer.source;
-        let id = finished.id;
-        let read = finished.check_read();
-        let bytes = read.map_err(|error| Interruption::Read(named(source, error)))?;
-        flow.moved.reads.add(&finished.route());
-        let memory = finished.into_parts().1;
-        let reading = flow.readings.iter_mut().find(|reading| reading.id == id);
-        let reading = reading.expect("every read in flight is on the list");
-        // More bytes are fine: the file has grown, which is noticed in the end, or it is a device.
-        if bytes < reading.range.end - reading.range.start {
-            self.free.extend(memory.map(|memory| self.whole(memory)));
-            return Err(Interruption::SourceChanged);
-        }
-        reading.memory = memory;
-        while let Some((range, mut memory)) = flow.next_in_order() {
-            memory.restore(self.shape.block_length());
-            if let Err(interruption) = hash_hole(flow, range.start, watch) {
-                flow.lose(&range);
-                self.free.push(memory);
-                return Err(interruption);
-            }
-            flow.hash(&range, &memory);
-            let is_written = range.end <= flow.transfer.write_from;
-            match flow.transfer.target {
-                Some(target) if !is_written => self.write(flow, target, (range, memory, 0))?,
-                _ => {
-                    flow.end(&range);
-                    self.free.push(memory);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the part of a range from byte `from`, or frees its buffer if that part is empty.
-    fn write(
-        &mut self,
-        flow: &mut Flow<'_>,
-        target: &File,
-        (range, mut memory, from): (Range<u64>, IoBuf, usize),
-    ) -> Result<(), Interruption> {
-        let length = length_of(&range);
-        let run = match flow.transfer.zeros {
-            Zeros::Written => Some(from..length).filter(|run| !run.is_empty()),
-            Zeros::Skipped => next_data(&memory[..length], from),
-        };
-        let Some(run) = run else {
-            flow.end(&range);
-            self.free.push(memory);
-            return Ok(());
-        };
-        if run.start > 0 {
-            // A request writes its buffer from the start; the bytes that were there are done.
-            memory.copy_within(run.clone(), 0);
-        }
-        memory.truncate(run.len());
-        let skipped = u64::try_from(run.start).expect("lengths have 64 bits");
-        let started = self.engine.start(target, Request::write(range.start + skipped, memory));
-        let id = started.map_err(|refused| {
-            flow.lose(&range);
-            Interruption::Write(refused.error.into())
-        })?;
-        flow.writings.push(Writing { id, range, done_with: run.end });
-        Ok(())
-    }
-
-    fn take_write(
-        &mut self,
-        flow: &mut Flow<'_>,
-        finished: FinishedRequest,
-    ) -> Result<(), Interruption> {
-        let target = flow.transfer.target.expect("only a transfer with a target writes");
-        if finished.is_whole() {
-            flow.moved.writes.add(&finished.route());
-        }
-        let id = finished.id;
-        let (whole, memory) = finished.into_whole();
-        // Otherwise the range stays on the list: it is not done.
-        whole.map_err(|error| Interruption::Write(named(target, error)))?;
-        let Writing { range, done_with, .. } = take_writing(flow, id);
-        let memory = memory.expect("memory comes back from a write that went well");
-        let memory = self.whole(memory);
-        self.write(flow, target, (range, memory, done_with))
-    }
-
-    fn flush_now_and_then(&mut self, flow: &mut Flow<'_>) -> Result<(), Interruption> {
-        let (Some(target), Some(every)) = (flow.transfer.target, flow.transfer.flush_every) else {
-            return Ok(());
-        };
-        let done = flow.done_to();
-        if flow.flushing.is_some() || done - flow.flushed.min(done) < every {
-            return Ok(());
-        }
-        let started = self.engine.start(target, Request::sync_data());
-        let id = started.map_err(|refused| Interruption::Flush(refused.error.into()))?;
-        flow.flushing = Some(Flushing { id, covers: done });
-        Ok(())
-    }
-
-    /// Waits for all requests in flight, whatever their results. Ranges that were not written stay
-    /// on the lists, so that [`Flow::done_to`] holds.
-    fn drain(&mut self, flow: &mut Flow<'_>) {
-        for reading in &mut flow.readings {
-            self.free.extend(reading.memory.take().map(|memory| whole(memory, self.shape)));
-        }
-        while self.engine.in_flight() > 0 {
-            let finished = match self.engine.wait(WAIT_SLICE) {
-                Ok(Some(finished)) => finished,
-                Ok(None) => continue,
-                // The memory is lost with the backend; so is the run.
-                Err(_) => return,
-            };
-            if finished.op == RequestOp::Write && finished.is_whole() {
-                flow.moved.writes.add(&finished.route());
-                let place = flow.writings.iter().position(|writing| {
-                    writing.id == finished.id && writing.done_with == length_of(&writing.range)
-                });
-                if let Some(place) = place {
-                    flow.writings.swap_remove(place);
-                }
-            }
-            self.free.extend(finished.into_parts().1.map(|memory| self.whole(memory)));
-        }
-    }
-
-    fn whole(&self, memory: IoBuf) -> IoBuf {
-        whole(memory, self.shape)
+/// Returns what the pump of a transfer has to do, with buffers of this shape.
+fn pass_of(transfer: &Transfer<'_>, shape: Shape) -> Pass {
+    Pass {
+        size: transfer.size,
+        has_target: transfer.target.is_some(),
+        write_from: transfer.write_from,
+        reads_all: transfer.hashing != Hashing::Off,
+        skips_zeros: transfer.zeros == Zeros::Skipped,
+        flush_every: transfer.flush_every,
+        buffer_bytes: shape.block,
+        read_unit: u64::from(transfer.source.alignment().offset_read).max(1),
     }
 }
 
-/// Adds the hole before `to` to the hash, unless a signal ends it.
-fn hash_hole(flow: &mut Flow<'_>, to: u64, watch: Watch<'_>) -> Result<(), Interruption> {
-    while !flow.hash_hole(to) {
-        if let Some(signal) = watch(Milestone::Done(flow.done_to())) {
+/// Runs a pump on an engine to its end, or until it is stopped.
+fn drive(engine: &Engine, pump: &mut Pump<Job<'_>>) -> Result<(), Interruption> {
+    loop {
+        let step = pump.step(&mut idle()).map_err(|why| pump.host_mut().interruption(why))?;
+        if let Some(signal) = pump.host_mut().signal.take() {
             return Err(Interruption::Signal(signal));
         }
+        match step {
+            Step::Over => return Ok(()),
+            Step::Again => {}
+            Step::Waits if pump.in_flight() == 0 => pump.host_mut().pace.wait(),
+            Step::Waits => engine.turn(WAIT_SLICE),
+        }
     }
-    Ok(())
 }
 
-fn whole(mut memory: IoBuf, shape: Shape) -> IoBuf {
-    memory.restore(shape.block_length());
-    memory
+/// A task that is polled after each turn of its engine, and is not woken.
+fn idle() -> Context<'static> {
+    Context::from_waker(Waker::noop())
 }
 
-fn take_writing(flow: &mut Flow<'_>, id: RequestId) -> Writing {
-    let place = flow.writings.iter().position(|writing| writing.id == id);
-    flow.writings.swap_remove(place.expect("every write in flight is on the list"))
+/// The files of a transfer, and what follows it.
+struct Job<'r> {
+    engine: &'r Engine,
+    transfer: Transfer<'r>,
+    hash: Option<ContentHash>,
+    shape: Shape,
+    tuning: &'r mut Tuning,
+    pace: &'r mut Pace,
+    moved: Moved,
+    watch: Watch<'r>,
+    signal: Option<Signal>,
 }
 
-fn take_flush(flow: &mut Flow<'_>, finished: FinishedRequest) -> Result<(), Interruption> {
-    finished.check_whole().map_err(|error| Interruption::Flush(error.into()))?;
-    if let Some(flushing) = flow.flushing.take_if(|flushing| flushing.id == finished.id) {
-        flow.flushed = flushing.covers;
+impl Job<'_> {
+    fn target(&self) -> &File {
+        self.transfer.target.expect("only a transfer with a target writes")
     }
-    Ok(())
+
+    fn interruption(&self, why: Stopped) -> Interruption {
+        match why {
+            Stopped::Read(error) => Interruption::Read(named(self.transfer.source, error)),
+            Stopped::Write(error) => Interruption::Write(named(self.target(), error)),
+            Stopped::Flush(error) => Interruption::Flush(error.into()),
+            Stopped::Seek(errno) => Interruption::Seek(errno),
+            Stopped::Memory(errno) => Interruption::Memory(errno),
+            Stopped::SourceChanged => Interruption::SourceChanged,
+        }
+    }
+
+    /// Returns the bytes that it moved.
+    fn finish(self) -> Moved {
+        let size = self.transfer.size;
+        Moved { hash: self.hash.map(|hash| hash.finish(size)), ..self.moved }
+    }
+
+    fn report(&mut self, milestone: Milestone) {
+        let signal = (self.watch)(milestone);
+        self.signal = self.signal.take().or(signal);
+    }
+}
+
+impl<'r> Host for Job<'r> {
+    type Operation = EngineRequest<'r>;
+
+    fn read(&mut self, request: Request) -> EngineRequest<'r> {
+        EngineRequest::start(self.engine, self.transfer.source, request)
+    }
+
+    fn write(&mut self, request: Request) -> EngineRequest<'r> {
+        EngineRequest::start(self.engine, self.target(), request)
+    }
+
+    fn flush(&mut self) -> EngineRequest<'r> {
+        EngineRequest::start(self.engine, self.target(), Request::sync_data())
+    }
+
+    fn next_data(&mut self) -> Result<Option<FileRange>, Errno> {
+        let found = self.transfer.segments.next(self.transfer.source)?;
+        Ok(found.map(|range| FileRange::new(range.start, range.end)))
+    }
+
+    fn limits(&mut self) -> Limits {
+        let Now { block, depth } = self.tuning.now(self.transfer.target.is_some());
+        Limits { block, requests: if self.pace.is_paid() { depth } else { 0 } }
+    }
+
+    fn buffer(&mut self) -> Result<IoBuf, Errno> {
+        self.shape.buffer()
+    }
+
+    fn pass(&mut self, offset: u64, bytes: &[u8]) {
+        if let Some(hash) = &mut self.hash {
+            hash.update(offset, bytes);
+        }
+    }
+
+    fn pass_hole(&mut self, to: u64) -> bool {
+        self.hash.as_mut().is_none_or(|hash| hash.skip_towards(to))
+    }
+
+    fn note(&mut self, event: Event<'_>) {
+        match event {
+            Event::Begins(bytes) => self.pace.pay(bytes),
+            Event::Read(finished) => self.moved.reads.add(&finished.route()),
+            Event::Written(finished) => self.moved.writes.add(&finished.route()),
+            Event::Done(position) => self.report(Milestone::Done(position)),
+            Event::Flushed(position) => self.report(Milestone::Flushed(position)),
+            Event::Moved { count, bytes, in_flight, has_more } => {
+                self.report(Milestone::Moved(bytes));
+                if self.transfer.size < REGISTERED_BYTES_MIN {
+                    // Too little to learn from.
+                    return;
+                }
+                let in_flight = u32::try_from(in_flight).expect("at most IODEPTH_MAX");
+                let now = diopter_core::clock::now();
+                let progress = Progress { now, count, bytes, in_flight, has_more };
+                self.tuning.note(self.transfer.target.is_some(), progress);
+            }
+        }
+    }
 }
 
 /// Adds the object of a striped file that a request failed on.
-fn named(file: &File, error: IoError) -> Error {
-    file.name_object(error).into()
+pub fn named(file: &File, error: RequestError) -> Error {
+    match error {
+        RequestError::Io(error) => file.name_object(error).into(),
+        error @ RequestError::Admit(_) => error.into(),
+    }
 }
 
 #[cfg(test)]
@@ -452,9 +363,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::content::Hashing;
     use crate::fit::Preferred;
-    use crate::flow::Zeros;
     use crate::segments::{Holes, Segments};
 
     /// Hashes a file, and so reads all of it.

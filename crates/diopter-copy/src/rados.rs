@@ -9,13 +9,14 @@ use std::path::Path;
 use std::thread;
 
 use diopter::{Errno, File};
+use diopter_core::stream::next_data;
 use diopter_rados::name::Name;
 use diopter_rados::striper::{self, Access, Layout, Open};
 use diopter_rados::{Error, Pool};
 use rustix::fs::Mode;
 
 use crate::cluster::{Clusters, Object, cannot, is, read_whole};
-use crate::content::{ContentHash, next_data};
+use crate::content::ContentHash;
 use crate::dir::Entry;
 use crate::failure::{Failure, Step, Stop};
 use crate::flow::{Moved, RouteTotals, Zeros};

@@ -1,15 +1,19 @@
 //! The comparison of two open files: both are read side by side, and the first bytes that differ
 //! end it. A range that is a hole in both is not read.
 
-use std::collections::VecDeque;
+use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use diopter::{Engine, Error, File, FileRange, FinishedRequest, IoBuf, Request, RequestId};
+use diopter::{Engine, File, FileRange, IoBuf, Request};
+use diopter_core::stream::pump::Ended;
+use diopter_core::stream::{EngineRequest, Flight, Window};
 
 use super::opened::Opened;
-use crate::flow::{RouteTotals, length_of};
-use crate::pipeline::Interruption;
+use crate::flow::RouteTotals;
+use crate::pipeline::{self, Interruption};
 use crate::segments::Segments;
 use crate::shape::Shape;
 use crate::stop::Signal;
@@ -35,8 +39,7 @@ pub struct Pair<'f> {
     engine: &'f Engine,
     sides: [Side<'f>; 2],
     shape: Shape,
-    /// In file order.
-    chunks: VecDeque<Chunk>,
+    window: Window<Range<u64>, Both<'f>>,
     free: Vec<IoBuf>,
     /// Bytes of each side that were read, by their route.
     pub reads: [RouteTotals; 2],
@@ -49,15 +52,29 @@ struct Side<'f> {
     data: Range<u64>,
 }
 
-/// A range of both files.
-struct Chunk {
-    range: Range<u64>,
-    reads: [Read; 2],
-}
+/// The reads of a range of both files. Ready when both have finished.
+struct Both<'f>([Flight<EngineRequest<'f>>; 2], [Option<Ended>; 2]);
 
-enum Read {
-    InFlight(RequestId),
-    Done(IoBuf),
+impl Future for Both<'_> {
+    type Output = [Ended; 2];
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<[Ended; 2]> {
+        let Both(reads, ended) = self.get_mut();
+        for (read, ended) in reads.iter_mut().zip(&mut *ended) {
+            if ended.is_none()
+                && let Poll::Ready(result) = Pin::new(read).poll(cx)
+            {
+                *ended = Some(result);
+            }
+        }
+        match ended.each_mut().map(Option::take) {
+            [Some(first), Some(second)] => Poll::Ready([first, second]),
+            pending => {
+                *ended = pending;
+                Poll::Pending
+            }
+        }
+    }
 }
 
 impl<'f> Pair<'f> {
@@ -76,57 +93,47 @@ impl<'f> Pair<'f> {
             Ok(side)
         };
         let sides = [side(0)?, side(1)?];
-        let (chunks, free) = (VecDeque::new(), Vec::new());
         let reads = [RouteTotals::default(), RouteTotals::default()];
-        Ok(Pair { engine, sides, shape, chunks, free, reads })
+        Ok(Pair { engine, sides, shape, window: Window::default(), free: Vec::new(), reads })
     }
 
     /// Returns the first bytes that differ; `None` if there are none.
     pub fn run(&mut self, watch: Watch<'_>) -> Result<Option<FileRange>, Halted> {
-        let result = self.compare(watch);
-        // No request is left that could fill memory of the next comparison.
-        while self.engine.in_flight() > 0 && self.engine.wait(WAIT_SLICE).is_ok() {}
-        result
-    }
-
-    fn compare(&mut self, watch: Watch<'_>) -> Result<Option<FileRange>, Halted> {
+        let mut cx = Context::from_waker(Waker::noop());
         let mut compared = 0;
         loop {
-            self.read_ahead()?;
-            let Some(chunk) = self.chunks.front() else { return Ok(None) };
-            if let Some(signal) = watch(chunk.range.start, std::mem::take(&mut compared)) {
+            self.read_ahead(&mut cx)?;
+            let Some(first) = self.window.notes().next() else { return Ok(None) };
+            if let Some(signal) = watch(first.start, std::mem::take(&mut compared)) {
                 return Err(Halted { side: 0, why: Interruption::Signal(signal) });
             }
-            let finished = self.engine.wait(WAIT_SLICE);
-            let finished =
-                finished.map_err(|e| Halted { side: 0, why: Interruption::Backend(e) })?;
-            if let Some(finished) = finished {
-                self.take(finished)?;
+            let Poll::Ready(next) = self.window.poll_oldest(&mut cx) else {
+                self.engine.turn(WAIT_SLICE);
+                continue;
+            };
+            let Some((range, [first, second])) = next else { return Ok(None) };
+            let memory = [self.take(0, &range, first)?, self.take(1, &range, second)?];
+            let length = length_of(&range);
+            let [first, second] = &memory;
+            if let Some(found) = first_difference(&first[..length], &second[..length]) {
+                let (start, end) = (offset(&range, found.start), offset(&range, found.end));
+                return Ok(Some(FileRange::new(start, end)));
             }
-            while let Some((range, memory)) = self.next_in_order() {
-                let length = length_of(&range);
-                let [first, second] = &memory;
-                if let Some(found) = first_difference(&first[..length], &second[..length]) {
-                    let (start, end) = (offset(&range, found.start), offset(&range, found.end));
-                    return Ok(Some(FileRange::new(start, end)));
-                }
-                self.free.extend(memory);
-                compared += range.end - range.start;
-            }
+            self.free.extend(memory);
+            compared += range.end - range.start;
         }
     }
 
     /// Starts reads while there are ranges and room: half of the requests for each side.
-    fn read_ahead(&mut self) -> Result<(), Halted> {
-        let chunks_max = usize::try_from(self.shape.depth / 2).unwrap_or(1).max(1);
-        while self.chunks.len() < chunks_max {
+    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Halted> {
+        let ranges_max = usize::try_from(self.shape.depth / 2).unwrap_or(1).max(1);
+        while self.window.len() < ranges_max {
             let Some(range) = self.next_range() else { return Ok(()) };
             for (number, side) in self.sides.iter_mut().enumerate() {
                 side.advance(range.end).map_err(|why| Halted { side: number, why })?;
             }
-            let first = self.start(0, &range)?;
-            let reads = [first, self.start(1, &range)?];
-            self.chunks.push_back(Chunk { range, reads });
+            let reads = [self.start(0, &range, cx)?, self.start(1, &range, cx)?];
+            self.window.push(range, Flight::Running(Both(reads, [None, None])));
         }
         Ok(())
     }
@@ -140,55 +147,48 @@ impl<'f> Pair<'f> {
         Some(start..end.min(block_end))
     }
 
-    fn start(&mut self, side: usize, range: &Range<u64>) -> Result<Read, Halted> {
-        let halted = |why| Halted { side, why };
-        let memory = match self.free.pop() {
-            Some(memory) => Ok(memory),
-            None => self.shape.buffer(),
-        };
-        let mut memory = memory.map_err(|errno| halted(Interruption::Memory(errno)))?;
+    fn start(
+        &mut self,
+        side: usize,
+        range: &Range<u64>,
+        cx: &mut Context<'_>,
+    ) -> Result<Flight<EngineRequest<'f>>, Halted> {
+        let memory = self.free.pop().map_or_else(|| self.shape.buffer(), Ok);
+        let memory = memory.map_err(|errno| Halted { side, why: Interruption::Memory(errno) });
+        let mut memory = memory?;
         // The end of a file is read with the whole block around it: an aligned read is direct.
         let file = self.sides[side].file;
         let unit = usize::try_from(file.alignment().offset_read).unwrap_or(1).max(1);
         memory.restore(self.shape.block_length());
         memory.truncate(length_of(range).next_multiple_of(unit));
-        let started = self.engine.start(file, Request::read(range.start, memory));
-        started
-            .map(Read::InFlight)
-            .map_err(|refused| halted(Interruption::Read(refused.error.into())))
+        let read = EngineRequest::start(self.engine, file, Request::read(range.start, memory));
+        Ok(Flight::start(read, cx))
     }
 
-    fn take(&mut self, finished: FinishedRequest) -> Result<(), Halted> {
-        let is_it = |read: &Read| matches!(read, Read::InFlight(id) if *id == finished.id);
-        let chunks = self.chunks.iter_mut();
-        let places = chunks.flat_map(|chunk| {
-            let length = chunk.range.end - chunk.range.start;
-            chunk.reads.iter_mut().enumerate().map(move |(side, read)| (side, length, read))
-        });
-        let place = places.into_iter().find(|(_, _, read)| is_it(read));
-        let (side, length, read) = place.expect("every read in flight is on the list");
-        let halted = |why| Halted { side, why };
-        self.reads[side].add(&finished.route());
-        let moved = finished.check_read();
-        let memory = finished.into_parts().1;
+    /// Returns the memory of a read of a whole range.
+    fn take(&mut self, side: usize, range: &Range<u64>, ended: Ended) -> Result<IoBuf, Halted> {
         let file = self.sides[side].file;
-        let named = |error| Interruption::Read(Error::from(file.name_object(error)));
-        let bytes = moved.map_err(|error| halted(named(error)))?;
-        if bytes < length {
-            return Err(halted(Interruption::SourceChanged));
+        let failed = |error| Halted { side, why: Interruption::Read(pipeline::named(file, error)) };
+        let finished = ended.map_err(|refused| failed(refused.error.into()))?;
+        self.reads[side].add(&finished.route());
+        let bytes = finished.check_read().map_err(|error| failed(error.into()))?;
+        if bytes < range.end - range.start {
+            return Err(Halted { side, why: Interruption::SourceChanged });
         }
-        *read = Read::Done(memory.expect("memory comes back from a read that went well"));
-        Ok(())
+        Ok(finished.into_parts().1.expect("memory comes back from a read that went well"))
     }
+}
 
-    /// Returns the next range in file order, if both sides of it are there.
-    fn next_in_order(&mut self) -> Option<(Range<u64>, [IoBuf; 2])> {
-        let is_done = |read: &Read| matches!(read, Read::Done(_));
-        self.chunks.front().filter(|chunk| chunk.reads.iter().all(is_done))?;
-        let chunk = self.chunks.pop_front()?;
-        match chunk.reads {
-            [Read::Done(first), Read::Done(second)] => Some((chunk.range, [first, second])),
-            _ => None,
+impl Drop for Pair<'_> {
+    fn drop(&mut self) {
+        // The results of a comparison that ended early: their memory is freed here.
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            match self.window.poll_oldest(&mut cx) {
+                Poll::Ready(None) => return,
+                Poll::Ready(Some(_)) => {}
+                Poll::Pending => self.engine.turn(WAIT_SLICE),
+            }
         }
     }
 }
@@ -205,6 +205,11 @@ impl Side<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the length of a range that fits a buffer.
+fn length_of(range: &Range<u64>) -> usize {
+    usize::try_from(range.end - range.start).expect("a range fits a buffer")
 }
 
 fn offset(range: &Range<u64>, at: usize) -> u64 {

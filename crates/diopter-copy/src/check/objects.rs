@@ -1,11 +1,15 @@
 //! Striped objects of a Ceph cluster: their sums, and the comparison with another one or a file.
 //! Both sides are read in the same chunks.
 
+use std::future::Future;
 use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
 use diopter::{Engine, File, FileRange, IoBuf, Request};
+use diopter_core::stream::EngineRequest;
 
 use super::compare::first_difference;
 use super::{Checker, Difference, DifferenceKind, Opened, Sum, check_unchanged, stopped};
@@ -14,7 +18,7 @@ use crate::content::WholeHash;
 use crate::failure::{Failure, Step, Stop};
 use crate::flow::RouteTotals;
 use crate::observer::Pass;
-use crate::pipeline::Interruption;
+use crate::pipeline::{self, Interruption};
 use crate::read_ahead::{Chunk, OBJECT_THREADS, Read, ReadAhead, length_at};
 use crate::read_from::ReadFrom;
 use crate::source::Content;
@@ -217,6 +221,7 @@ struct EngineReads<'f> {
     size: u64,
     /// The chunk in flight is here; the first one is not yet in flight.
     position: u64,
+    in_flight: Option<EngineRequest<'f>>,
     free: Vec<IoBuf>,
     totals: RouteTotals,
 }
@@ -224,41 +229,45 @@ struct EngineReads<'f> {
 impl<'f> EngineReads<'f> {
     fn new(engine: &'f Engine, content: &'f dyn Content, size: u64) -> EngineReads<'f> {
         let (free, totals) = (Vec::new(), RouteTotals::default());
-        EngineReads { engine, content, size, position: 0, free, totals }
+        EngineReads { engine, content, size, position: 0, in_flight: None, free, totals }
     }
 
     fn next(&mut self) -> Step<Option<Chunk>> {
         if self.position == self.size {
             return Ok(None);
         }
-        if self.engine.in_flight() == 0 {
-            self.start()?;
-        }
-        let finished = loop {
-            match self.engine.wait(WAIT_SLICE) {
-                Ok(Some(finished)) => break finished,
-                Ok(None) => {}
-                Err(error) => return Err(self.stopped(Interruption::Backend(error))),
-            }
+        let mut read = match self.in_flight.take() {
+            Some(read) => read,
+            None => self.start()?,
         };
-        self.totals.add(&finished.route());
+        let mut cx = Context::from_waker(Waker::noop());
+        let ended = loop {
+            if let Poll::Ready(ended) = Pin::new(&mut read).poll(&mut cx) {
+                break ended;
+            }
+            self.engine.turn(WAIT_SLICE);
+        };
+        let failed =
+            |error| self.stopped(Interruption::Read(pipeline::named(self.content.file(), error)));
+        let finished = ended.map_err(|refused| failed(refused.error.into()))?;
+        let route = finished.route();
         let read = finished.check_read();
         let memory = finished.into_parts().1;
         let (offset, length) = (self.position, length_at(self.position, self.size));
-        let named = |error| Interruption::Read(self.content.file().name_object(error).into());
-        let bytes = read.map_err(|error| self.stopped(named(error)))?;
+        let bytes = read.map_err(|error| failed(error.into()))?;
         if bytes < length as u64 {
             return Err(self.stopped(Interruption::SourceChanged));
         }
         let memory = memory.expect("memory comes back from a read that went well");
+        self.totals.add(&route);
         self.position += length as u64;
         if self.position < self.size {
-            self.start()?;
+            self.in_flight = Some(self.start()?);
         }
         Ok(Some(Chunk { offset, length, memory }))
     }
 
-    fn start(&mut self) -> Step<()> {
+    fn start(&mut self) -> Step<EngineRequest<'f>> {
         let length = length_at(self.position, self.size);
         // The end of a file is read with the whole block around it: an aligned read is direct.
         let unit = usize::try_from(self.content.file().alignment().offset_read).unwrap_or(1);
@@ -269,20 +278,10 @@ impl<'f> EngineReads<'f> {
         };
         memory.truncate(whole);
         let request = Request::read(self.position, memory);
-        match self.engine.start(self.content.file(), request) {
-            Ok(_) => Ok(()),
-            Err(refused) => Err(self.stopped(Interruption::Read(refused.error.into()))),
-        }
+        Ok(EngineRequest::start(self.engine, self.content.file(), request))
     }
 
     fn stopped(&self, why: Interruption) -> Stop {
         stopped(why, self.content.path())
-    }
-}
-
-impl Drop for EngineReads<'_> {
-    fn drop(&mut self) {
-        // No request is left that could be taken for one of the next comparison.
-        while self.engine.in_flight() > 0 && self.engine.wait(WAIT_SLICE).is_ok() {}
     }
 }

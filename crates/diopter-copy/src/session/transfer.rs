@@ -328,7 +328,6 @@ pub fn stopped(why: Interruption, source: &dyn Content, target: &Path) -> Stop {
         Interruption::Flush(error) => Failure::of_engine("flushing", target, &error),
         Interruption::Seek(errno) => Failure::of_errno("looking for holes", path, errno),
         Interruption::Memory(errno) => Failure::of_errno("making a buffer", path, errno),
-        Interruption::Backend(error) => Failure::of_engine("copying", path, &error.into()),
     };
     Stop::Failed(failure)
 }
@@ -346,7 +345,6 @@ pub fn read_failed(why: Interruption, what: &'static str, path: &Path) -> Stop {
         }
         Interruption::Seek(errno) => Failure::of_errno("looking for holes", path, errno),
         Interruption::Memory(errno) => Failure::of_errno("making a buffer", path, errno),
-        Interruption::Backend(error) => Failure::of_engine(what, path, &error.into()),
     };
     Stop::Failed(failure)
 }
