@@ -4,6 +4,7 @@ use diopter::{FileRange, RangeBatch, RangeBytes};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
+use crate::buffer::Filled;
 use crate::bytes::NewBytes;
 use crate::error::{Failure, PyOutcome, unsigned};
 use crate::file::File;
@@ -42,15 +43,8 @@ pub fn read_batch<'py>(
     } else {
         py.detach(|| batch.read())
     };
-    if !returns_errors && let Some(first) = results.iter().position(Result::is_err) {
-        let (file, _) = places[first];
-        let same_file = |place: &&(&Bound<'_, File>, FileRange)| place.0.is(file);
-        let with_states = places.iter().zip(&results).filter(|(place, _)| same_file(place));
-        let states = with_states.map(|((_, range), result)| (*range, result.is_ok()));
-        let outcome = Some(Box::new(PyOutcome::of_ranges(states)));
-        if let Err(error) = results.swap_remove(first) {
-            return Err(Failure { outcome, ..error.into() }.raise(py, file.get().name()));
-        }
+    if !returns_errors {
+        raise_first(py, &places, &mut results)?;
     }
     let list = PyList::empty(py);
     for ((file, range), result) in places.into_iter().zip(results) {
@@ -64,6 +58,51 @@ pub fn read_batch<'py>(
         }
     }
     Ok(list)
+}
+
+/// Reads `(file, offset, buffer)` triples in one call, each into its buffer; returns how many bytes
+/// of each were read. The first error is raised, with the state of all ranges of its file.
+#[pyfunction]
+pub fn readinto_batch<'py>(
+    py: Python<'py>,
+    ranges: Vec<(Bound<'py, File>, i64, Bound<'py, PyAny>)>,
+) -> PyResult<Vec<usize>> {
+    let mut batch = RangeBatch::new();
+    let (mut places, mut buffers) = (Vec::new(), Vec::new());
+    for (file, offset, buffer) in &ranges {
+        let memory = Filled::of(buffer)?;
+        let range = FileRange::at(unsigned(*offset, "offset")?, memory.0.len() as u64);
+        batch.add(&file.get().opened()?.file, range);
+        places.push((file, range));
+        buffers.push(memory);
+    }
+    let mut read = Box::pin(batch.read_into_async(buffers));
+    let results = Waiter::new().wait(py, &mut read)?;
+    let mut counts = Vec::with_capacity(results.len());
+    for (result, memory) in results {
+        memory.0.release(py);
+        counts.push(result);
+    }
+    raise_first(py, &places, &mut counts)?;
+    Ok(counts.into_iter().map(|count| count.unwrap_or(0)).collect())
+}
+
+/// Raises the first error, with the state of all ranges of its file.
+fn raise_first<T>(
+    py: Python<'_>,
+    places: &[(&Bound<'_, File>, FileRange)],
+    results: &mut Vec<diopter::Result<T>>,
+) -> PyResult<()> {
+    let Some(first) = results.iter().position(Result::is_err) else { return Ok(()) };
+    let (file, _) = places[first];
+    let same_file = |place: &&(&Bound<'_, File>, FileRange)| place.0.is(file);
+    let with_states = places.iter().zip(&*results).filter(|(place, _)| same_file(place));
+    let states = with_states.map(|((_, range), result)| (*range, result.is_ok()));
+    let outcome = Some(Box::new(PyOutcome::of_ranges(states)));
+    match results.swap_remove(first) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure { outcome, ..error.into() }.raise(py, file.get().name())),
+    }
 }
 
 /// Returns a copy: many ranges share a block of memory, which one small range would keep, and which

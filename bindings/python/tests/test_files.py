@@ -217,6 +217,36 @@ def test_several_buffers_and_ranges(path: pathlib.Path, content: Callable[[int],
         assert file.read_ranges([(3, 1 << 50)]) == [data[3:]]
 
 
+def test_ranges_into_buffers(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
+    data = content(3 * MIB)
+    with diopter_io.open(path) as file:
+        lengths = [1, 4096, 0, MIB, 77, 300, 2 * MIB]
+        places = [i * 31_337 for i in range(len(lengths))]
+        places[-1] = 3 * MIB - 5
+        buffers = [bytearray(b"\xa5" * length) for length in lengths]
+        counts = file.readinto_ranges(zip(places, buffers, strict=True))
+        assert counts == [*lengths[:-1], 5]
+        for at, count, buffer in zip(places, counts, buffers, strict=True):
+            assert buffer[:count] == data[at : at + count]
+            assert buffer[count:] == b"\xa5" * (len(buffer) - count)
+        buffers[0].append(1)  # no export is left
+        array = diopter_io.Buffer(8192)
+        assert file.readinto_ranges([(4096, array), (0, memoryview(buffers[3])[10:20])]) == [8192, 10]
+        assert (bytes(array), bytes(buffers[3][10:20])) == (data[4096:12288], data[:10])
+        assert file.readinto_ranges([]) == []
+        with pytest.raises(BufferError):
+            file.readinto_ranges([(0, b"read-only")])
+    with pytest.raises(ValueError, match="closed file"):
+        file.readinto_ranges([(0, bytearray(1))])
+    with diopter_io.open(path.with_name("other"), "w") as unreadable:
+        with pytest.raises(OSError) as raised:
+            unreadable.readinto_ranges([(5, bytearray(7)), (100, bytearray(1))])
+        assert raised.value.errno == errno.EBADF
+        states = diopter_io.outcome(raised.value)
+        assert states is not None
+        assert states.failed == [(5, 12), (100, 101)]
+
+
 def test_a_range_that_cannot_be_read(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
     data = content(9000)
     other = path.with_name("other")

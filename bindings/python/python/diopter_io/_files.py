@@ -54,6 +54,16 @@ class File(_native.File):
         self.readable()
         return _native.read_batch([(self, offset, length) for offset, length in ranges])
 
+    def readinto_ranges(self, ranges: Iterable[tuple[int, Buffer]]) -> list[int]:
+        """Read ``(offset, buffer)`` pairs in one call, each into its buffer; return how many bytes of
+        each were read, fewer than its length only at the end of the file.
+
+        A buffer is anything writable with the buffer protocol, such as an array of NumPy; no other
+        code may use the buffers meanwhile. As ``read_ranges`` otherwise, without a copy.
+        """
+        self.readable()
+        return _native.readinto_batch([(self, offset, buffer) for offset, buffer in ranges])
+
     def reader(self, offset: int = 0) -> Reader:
         """Return a stream that reads from ``offset`` on, with requests ahead of it."""
         return Reader(self, offset)

@@ -156,6 +156,11 @@ impl Core {
         self.table.has_room()
     }
 
+    /// Returns the number of requests that were started and whose result was not taken.
+    pub fn in_flight(&self) -> usize {
+        self.table.unreturned()
+    }
+
     /// Lets a request of `target` finish without an owner of the result.
     pub fn discard(&mut self, id: RequestId, target: &Target) {
         if let Some(finished) = self.take_finished_of(id) {

@@ -357,7 +357,7 @@ impl Engine {
     /// and whose callback has not been run.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.core().table.unreturned()
+        self.core().in_flight()
     }
 
     /// Bios in the device, and memories lent or adopted for requests: both 0 once every result has

@@ -108,6 +108,18 @@ pub(super) fn turn() {
     with_thread_engine(|core| core.tick_or_pause(Wait::Block(WAIT_SLICE)));
 }
 
+/// Has this thread's engine finish what was started with lent memory and dropped; false if it has
+/// nothing to finish, or cannot.
+pub(super) fn finish_lent() -> bool {
+    with_thread_engine(|core| {
+        let can_finish = core.broken.is_none() && core.in_flight() > 0;
+        if can_finish {
+            core.tick_or_pause(Wait::Block(WAIT_SLICE));
+        }
+        can_finish
+    })
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         if !self.is_taken {

@@ -3,6 +3,7 @@
 //! futures.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use diopter::layouts::StripedFile;
@@ -115,8 +116,91 @@ fn ranges_of_several_files_are_the_bytes_there_in_the_order_of_the_call() {
                 assert!(seen.insert(index) && read.unwrap()[..] == *expected[index]);
             });
             assert_eq!(seen.len(), expected.len());
+            let memory = || wanted.iter().map(|(_, range)| vec![0xa5; small(range.length())]);
+            let mut memory_here: Vec<Vec<u8>> = memory().collect();
+            let mut buffers: Vec<&mut [u8]> =
+                memory_here.iter_mut().map(Vec::as_mut_slice).collect();
+            let read = batch().read_into(&mut buffers);
+            let here = read.into_iter().zip(memory_here).collect();
+            check_into(here, &expected);
+            check_into(block_on(batch().read_into_async(memory().collect())), &expected);
         }
     });
+}
+
+/// Checks the bytes that were read, and that nothing else of the buffers was changed.
+fn check_into(read: Vec<(diopter::Result<usize>, Vec<u8>)>, expected: &[&[u8]]) {
+    assert_eq!(read.len(), expected.len());
+    for (index, ((bytes, memory), expected)) in read.into_iter().zip(expected).enumerate() {
+        let bytes = bytes.unwrap_or_else(|error| panic!("range {index}: {error}"));
+        assert!(memory[..bytes] == **expected, "range {index}: {bytes} of {}", expected.len());
+        assert!(memory[bytes..].iter().all(|byte| *byte == 0xa5), "range {index}");
+    }
+}
+
+#[test]
+fn ranges_of_one_file_are_read_into_borrowed_and_owned_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, content) = files(dir.path()).remove(0);
+    // Aligned, not aligned, near each other, past the end, empty.
+    let offsets = [(4096, 1 << 20), (77, 100), (300, 50), (FILE_BYTES as u64 - 3, 10), (5, 0)];
+    let expected: Vec<&[u8]> = offsets
+        .iter()
+        .map(|(start, length)| at(FileRange::at(*start, *length), &content))
+        .collect();
+    let mut memory = offsets.map(|(_, length)| vec![0xa5; small(length)]);
+    let mut pairs: Vec<(u64, &mut [u8])> =
+        offsets.iter().zip(&mut memory).map(|((at, _), memory)| (*at, &mut memory[..])).collect();
+    let read = file.read_ranges_into(&mut pairs);
+    check_into(read.into_iter().zip(memory).collect(), &expected);
+    let owned = offsets.map(|(start, length)| (start, vec![0xa5; small(length)]));
+    check_into(block_on(file.read_ranges_into_async(owned.into())), &expected);
+    let aligned = IoBuf::new(8192).unwrap();
+    let (read, aligned) = block_on(file.read_ranges_into_async(vec![(4096, aligned)])).remove(0);
+    assert_eq!((read.unwrap(), &aligned[..]), (8192, &content[4096..12_288]));
+    assert!(file.read_ranges_into(&mut []).is_empty());
+}
+
+#[test]
+fn a_range_that_fails_leaves_the_others_and_gives_the_memory_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = File::options().write(true).create(true).open(dir.path().join("data")).unwrap();
+    file.write_all_at(&[7; 100_000], 0).unwrap();
+    let readable = File::open(dir.path().join("data")).unwrap();
+    let mut batch = RangeBatch::new();
+    batch.add(&file, FileRange::at(0, 10));
+    batch.add(&readable, FileRange::at(3, 10));
+    batch.add(&file, FileRange::at(20, 10));
+    let read = block_on(batch.clone().read_into_async(vec![vec![1; 10], vec![1; 10], vec![1; 10]]));
+    let ok: Vec<bool> = read.iter().map(|(result, _)| result.is_ok()).collect();
+    assert_eq!(ok, [false, true, false]);
+    assert_eq!((&read[0].1[..], &read[1].1[..], read[2].1.len()), (&[1; 10][..], &[7; 10][..], 10));
+    let (mut first, mut second, mut third) = ([1; 10], [1; 10], [1; 10]);
+    let read = batch.read_into(&mut [&mut first, &mut second, &mut third]);
+    assert_eq!(read.iter().map(Result::is_ok).collect::<Vec<_>>(), ok);
+    assert_eq!((first, second, third), ([1; 10], [7; 10], [1; 10]));
+}
+
+#[test]
+fn a_buffer_of_another_length_than_its_range_is_an_error_of_that_range() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, content) = files(dir.path()).remove(0);
+    let mut batch = RangeBatch::new();
+    batch.add(&file, FileRange::at(0, 10));
+    batch.add(&file, FileRange::at(5, 10));
+    let (mut short, mut right) = ([0xa5; 9], [0; 10]);
+    let read = batch.clone().read_into(&mut [&mut short, &mut right]);
+    assert!(matches!(&read[0], Err(Error::Admit(it)) if it.kind == AdmitErrorKind::WrongMemory));
+    assert!(matches!(&read[1], Ok(10)));
+    assert_eq!((short, &right[..]), ([0xa5; 9], &content[5..15]));
+    let read = AssertUnwindSafe(|| batch.read_into(&mut [&mut [0; 10]]));
+    let missing = catch_unwind(read);
+    let panic = missing.expect_err("one buffer for two ranges");
+    assert!(panic.downcast::<String>().unwrap().contains("a buffer for each range"));
+}
+
+fn small(n: u64) -> usize {
+    usize::try_from(n).unwrap()
 }
 
 #[test]

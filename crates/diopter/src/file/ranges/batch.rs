@@ -5,9 +5,12 @@ use std::future::Future;
 
 use diopter_core::sync::Arc;
 use diopter_core::units::FileRange;
+use diopter_os::{AnyBuf, Lender, OwnedBufMut, lend};
 
 use crate::error::Result;
 use crate::file::File;
+use crate::file::in_flight::finish_lent;
+use crate::file::ranges::fills::Fills;
 use crate::file::ranges::plan::Wanted;
 use crate::file::ranges::reads::Reads;
 use crate::file::ranges::{RangeBytes, run};
@@ -118,6 +121,52 @@ impl RangeBatch {
     pub fn read_async(self) -> impl Future<Output = Vec<Result<RangeBytes>>> + Send + use<> {
         let depth = self.in_flight;
         run::future(self.job(), depth)
+    }
+
+    /// Reads all of them into memory of the caller: each range into the buffer with its number. A
+    /// buffer that is not as long as its range is an error of that range. Returns how many bytes of
+    /// each were read, fewer than its length only at the end of the file.
+    ///
+    /// A range of 64 KiB or more, and a smaller one without a near neighbour, is read into its
+    /// buffer without a copy by diopter if offset, length and address are aligned as
+    /// [`File::alignment`](crate::File::alignment) says.
+    ///
+    /// # Panics
+    /// When there are not as many buffers as ranges.
+    #[must_use]
+    pub fn read_into<'b>(self, buffers: &'b mut [&mut [u8]]) -> Vec<Result<usize>> {
+        let depth = self.in_flight;
+        let read = |lender: &Lender<'b>| {
+            let buffers = buffers.iter_mut().map(|buffer| lender.fill(buffer)).collect();
+            run::all(self.fills(buffers), depth)
+        };
+        lend(read, finish_lent)
+    }
+
+    /// [`RangeBatch::read_into`] as a future, for any executor, with buffers that it owns. Each
+    /// comes back with its result; a buffer that was lost with an engine comes back empty. Dropping
+    /// the future cancels what is in flight.
+    ///
+    /// # Panics
+    /// As [`RangeBatch::read_into`], when it is called.
+    pub fn read_into_async<T: OwnedBufMut>(
+        self,
+        buffers: Vec<T>,
+    ) -> impl Future<Output = Vec<(Result<usize>, T)>> + Send + use<T> {
+        let depth = self.in_flight;
+        let buffers = buffers.into_iter().map(AnyBuf::new).collect();
+        let read = run::future_with(self.fills(buffers), depth);
+        async move {
+            let (mut job, results) = read.await;
+            let buffers = job.take_buffers().into_iter().map(|buffer| {
+                buffer.and_then(|buffer| buffer.downcast().ok()).unwrap_or_else(T::empty)
+            });
+            results.into_iter().zip(buffers).collect()
+        }
+    }
+
+    fn fills(self, buffers: Vec<AnyBuf>) -> Fills {
+        Fills::new(self.files, self.wanted, self.gap, buffers)
     }
 
     fn job(self) -> Reads {

@@ -3,6 +3,7 @@
 
 mod batch;
 mod bytes;
+mod fills;
 mod memory;
 mod plan;
 mod reads;
@@ -11,7 +12,8 @@ mod writes;
 
 use std::future::Future;
 
-use diopter_core::units::FileRange;
+use diopter_core::units::{FileRange, to_u64};
+use diopter_os::{AnyBuf, OwnedBufMut};
 
 pub use batch::RangeBatch;
 pub use bytes::RangeBytes;
@@ -48,6 +50,54 @@ impl File {
         ranges: &[FileRange],
     ) -> impl Future<Output = Vec<Result<RangeBytes>>> + Send + use<> {
         self.batch(ranges).read_async()
+    }
+
+    /// Reads many ranges in one call, each into memory of the caller: pairs of an offset and a
+    /// buffer. Returns how many bytes of each were read. As [`RangeBatch::read_into`], for one
+    /// file.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("data");
+    /// # std::fs::write(&path, b"any bytes")?;
+    /// let file = diopter::File::open(&path)?;
+    /// let (mut first, mut second) = ([0; 3], [0; 10]);
+    /// let read = file.read_ranges_into(&mut [(0, &mut first), (4, &mut second)]);
+    /// let read: Vec<usize> = read.into_iter().collect::<Result<_, _>>()?;
+    /// assert_eq!((&first, &second[..read[1]]), (b"any", &b"bytes"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn read_ranges_into(&self, ranges: &mut [(u64, &mut [u8])]) -> Vec<Result<usize>> {
+        let mut batch = RangeBatch::new();
+        for (offset, buffer) in ranges.iter() {
+            batch.add(self, FileRange::at(*offset, to_u64(buffer.len())));
+        }
+        let mut buffers: Vec<&mut [u8]> =
+            ranges.iter_mut().map(|(_, buffer)| &mut **buffer).collect();
+        batch.read_into(&mut buffers)
+    }
+
+    /// [`File::read_ranges_into`] as a future, for any executor, with buffers that it owns. As
+    /// [`RangeBatch::read_into_async`], for one file.
+    pub fn read_ranges_into_async<T: OwnedBufMut>(
+        &self,
+        ranges: Vec<(u64, T)>,
+    ) -> impl Future<Output = Vec<(Result<usize>, T)>> + Send + use<T> {
+        let mut batch = RangeBatch::new();
+        let buffers = ranges.into_iter().map(|(offset, buffer)| {
+            let buffer = AnyBuf::new(buffer);
+            batch.add(self, FileRange::at(offset, to_u64(buffer.len())));
+            buffer
+        });
+        let buffers: Vec<AnyBuf> = buffers.collect();
+        let read = batch.read_into_async(buffers);
+        async move {
+            let typed = |buffer: AnyBuf| buffer.downcast().unwrap_or_else(|_| T::empty());
+            read.await.into_iter().map(|(result, buffer)| (result, typed(buffer))).collect()
+        }
     }
 
     fn batch(&self, ranges: &[FileRange]) -> RangeBatch {

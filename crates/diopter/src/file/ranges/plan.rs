@@ -1,5 +1,7 @@
 //! Which ranges are read or written by one request. No I/O.
 
+use std::collections::VecDeque;
+
 use diopter_core::units::FileRange;
 
 /// A range that a caller wants, of the file with this number.
@@ -53,6 +55,19 @@ pub(super) fn groups(wanted: &[Wanted], order: &[usize], rule: Rule) -> Vec<Grou
         }
     }
     groups
+}
+
+/// Puts each range of a group back as a group by itself, first in line.
+pub(super) fn put_each_alone(
+    groups: &mut VecDeque<Group>,
+    group: &Group,
+    wanted: &[Wanted],
+    order: &[usize],
+) {
+    for at in group.members.clone().rev() {
+        let Wanted { file, range } = wanted[order[at]];
+        groups.push_front(Group { file, range, members: at..at + 1 });
+    }
 }
 
 /// Returns true if `next`, which does not start before `last`, belongs to the same request.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use diopter_core::error::IoError;
 use diopter_core::limits::FILE_SIZE_MAX;
-use diopter_core::request::{FinishedRequest, Request};
+use diopter_core::request::{FinishedRequest, Refused, Request};
 use diopter_core::sync::Arc;
 use diopter_core::units::{FileRange, align_down, to_usize};
 use diopter_os::{BufPart, Errno};
@@ -47,10 +47,7 @@ impl Reads {
         if let [index] = self.order[group.members.clone()] {
             return self.results.push((index, Err(self.files[group.file].with_object(error))));
         }
-        for at in group.members.clone().rev() {
-            let Wanted { file, range } = self.wanted[self.order[at]];
-            self.groups.push_front(Group { file, range, members: at..at + 1 });
-        }
+        plan::put_each_alone(&mut self.groups, group, &self.wanted, &self.order);
     }
 }
 
@@ -77,16 +74,16 @@ impl Job for Reads {
         }
     }
 
-    fn put_back(&mut self, group: Group) {
+    fn put_back(&mut self, group: Group, _request: Request) {
         self.groups.push_front(group);
     }
 
-    fn refused(&mut self, group: Group, error: Error) {
-        self.fail(&group, error);
+    fn refused(&mut self, group: Group, refused: Refused) {
+        self.fail(&group, refused.error.into());
     }
 
     fn lost(&mut self, group: Group) {
-        self.put_back(group);
+        self.groups.push_front(group);
     }
 
     fn finished(&mut self, group: Group, finished: FinishedRequest) {
@@ -117,7 +114,7 @@ impl Job for Reads {
 
 /// The whole blocks around a range, which the device reads into the memory without a copy. Of a
 /// long range only those that the file has: the caller may have asked for everything.
-fn cover(file: &File, range: FileRange) -> FileRange {
+pub(super) fn cover(file: &File, range: FileRange) -> FileRange {
     let is_long = range.length() > JOINED_BYTES_MAX;
     let size = if is_long { file.size().unwrap_or(FILE_SIZE_MAX) } else { FILE_SIZE_MAX };
     let range = FileRange::new(range.start(), range.end().min(size));

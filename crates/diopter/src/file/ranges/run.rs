@@ -31,10 +31,10 @@ pub(super) trait Job {
     fn next(&mut self, is_idle: bool) -> Option<(Group, File, Request)>;
 
     /// Takes back a request that an engine had no room for.
-    fn put_back(&mut self, group: Group);
+    fn put_back(&mut self, group: Group, request: Request);
 
     /// A request was refused for good.
-    fn refused(&mut self, group: Group, error: crate::error::Error);
+    fn refused(&mut self, group: Group, refused: Refused);
 
     /// A request has finished.
     fn finished(&mut self, group: Group, finished: FinishedRequest);
@@ -135,7 +135,7 @@ impl<J: Job, D: Door> Run<J, D> {
             for (group, ended) in self.done.drain(..) {
                 match ended {
                     Some(Ok(finished)) => self.job.finished(group, finished),
-                    Some(Err(refused)) => self.job.refused(group, refused.error.into()),
+                    Some(Err(refused)) => self.job.refused(group, *refused),
                     None => self.job.lost(group),
                 }
             }
@@ -167,10 +167,10 @@ impl<J: Job, D: Door> Run<J, D> {
                 }
                 // What is in flight makes room, or ends with a backend that is then replaced.
                 Err(refused) if !self.window.is_empty() && refused.error.is_of_engine() => {
-                    self.job.put_back(group);
+                    self.job.put_back(group, refused.request);
                     break;
                 }
-                Err(refused) => self.job.refused(group, refused.error.into()),
+                Err(refused) => self.job.refused(group, *refused),
             }
         }
         is_over
@@ -197,11 +197,24 @@ pub(super) fn future<J>(job: J, depth: usize) -> impl Future<Output = Vec<Result
 where
     J: Job,
 {
+    let all = future_with(job, depth);
+    async move { all.await.1 }
+}
+
+/// As [`future`]; returns the job as well.
+pub(super) fn future_with<J>(
+    job: J,
+    depth: usize,
+) -> impl Future<Output = (J, Vec<Result<J::Output>>)>
+where
+    J: Job,
+{
     let mut results = Results::new(job.count());
-    let mut run = Run::new(job, Async, depth);
+    let mut run = Some(Run::new(job, Async, depth));
     poll_fn(move |cx| {
-        let polled = run.poll(cx, |index, result| results.put(index, result));
-        polled.map(|()| results.all())
+        let running = run.as_mut().expect("polled again after it gave its result");
+        let polled = running.poll(cx, |index, result| results.put(index, result));
+        polled.map(|()| (run.take().expect("it was running").job, results.all()))
     })
 }
 
@@ -225,9 +238,8 @@ impl<T> Results<T> {
 
 #[cfg(test)]
 mod tests {
-    use diopter_core::error::IoError;
+    use diopter_core::error::{AdmitError, AdmitErrorKind};
     use diopter_core::units::FileRange;
-    use diopter_os::Errno;
 
     use super::*;
     use crate::file::ranges::plan::Wanted;
@@ -249,8 +261,8 @@ mod tests {
         while let Some((group, file, request)) = job.next(true) {
             tried.push((group.range.start(), group.range.end()));
             if group.members.len() > 1 || group.range.start() == broken {
-                let error = IoError::new(Errno::EIO, group.range, "test");
-                job.refused(group, error.into());
+                let error = AdmitError::new(AdmitErrorKind::TooFar, group.range, "test");
+                job.refused(group, Refused { error, request });
             } else {
                 job.finished(group, file.request(request).unwrap().wait());
             }

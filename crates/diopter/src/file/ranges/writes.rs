@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use diopter_core::error::IoError;
 use diopter_core::outcome::{StopReason, Transfer};
-use diopter_core::request::{FinishedRequest, Request};
+use diopter_core::request::{FinishedRequest, Refused, Request};
 use diopter_core::units::{FileRange, to_u64, to_usize};
 use diopter_os::{BufPart, Errno};
 
@@ -107,12 +107,12 @@ impl<T: AsRef<[u8]>> Job for Writes<T> {
         }
     }
 
-    fn put_back(&mut self, group: Group) {
+    fn put_back(&mut self, group: Group, _request: Request) {
         self.groups.push_front(group);
     }
 
-    fn refused(&mut self, group: Group, error: Error) {
-        self.fail(&group, error);
+    fn refused(&mut self, group: Group, refused: Refused) {
+        self.fail(&group, refused.error.into());
     }
 
     fn lost(&mut self, group: Group) {
