@@ -128,7 +128,7 @@ pub fn of(finished: FinishedRequest, user_data: u64) -> Completion {
     let why = why.iter().fold(0, |bits, reason| bits | bit_of(reason));
     let route = dpt_route { direct, bounced, buffered, why, reserved: 0 };
     let timing = finished.timing().map_or_else(dpt_timing::default, |timing| {
-        let since = |stage: diopter_core::clock::Nanos| stage.since(timing.started);
+        let since = |stage: diopter::internals::Nanos| stage.since(timing.started);
         let (submitted, reaped) = (since(timing.submitted), since(timing.reaped));
         dpt_timing { submitted, reaped, finished: since(timing.finished) }
     });

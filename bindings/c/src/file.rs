@@ -8,9 +8,9 @@ use std::path::Path;
 
 use diopter::engine::RoutePolicy;
 use diopter::images::{Image, InsideName, split_name};
+use diopter::internals::ForkMutex;
 use diopter::probe::Alignment;
 use diopter::{File, OpenOptions};
-use diopter_core::sync::ForkMutex;
 use libc::{c_int, mode_t};
 use rustix::fs::OFlags;
 
@@ -133,7 +133,7 @@ fn options_of(flags: c_int, mode: mode_t, more: u64) -> Result<OpenOptions> {
     options.read(read).write(write).mode(mode & 0o7777);
     options.create(has(libc::O_CREAT)).create_new(has(libc::O_CREAT | libc::O_EXCL));
     options.exclusive(has(libc::O_EXCL) && !has(libc::O_CREAT)).truncate(has(libc::O_TRUNC));
-    options.append(has(libc::O_APPEND) && write).no_follow(has(libc::O_NOFOLLOW));
+    options.as_open(true).append(has(libc::O_APPEND) && write).no_follow(has(libc::O_NOFOLLOW));
     // O_SYNC contains the bit of O_DSYNC.
     options.sync(has(libc::O_SYNC)).dsync(has(libc::O_DSYNC) && !has(libc::O_SYNC));
     options.strict(more & DPT_FILE_STRICT != 0);

@@ -5,7 +5,7 @@ use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use diopter_core::sync::ForkMutex;
+use diopter::internals::ForkMutex;
 
 use crate::error::{Failure, Result};
 

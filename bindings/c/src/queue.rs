@@ -11,12 +11,12 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use diopter::engine::{DepthPolicy, RawBuf};
+use diopter::internals::ForkMutex;
+use diopter::internals::limits::IN_FLIGHT_MAX;
 use diopter::{
     AdmitErrorKind, BackendKind, Engine, EngineOptions, FinishedRequest, Preset, Request,
     RequestOp, RwFlags,
 };
-use diopter_core::limits::IN_FLIGHT_MAX;
-use diopter_core::sync::ForkMutex;
 use diopter_os::{EventFd, fork};
 use libc::c_int;
 

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use diopter_core::sync::ForkMutex;
+use diopter::internals::ForkMutex;
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;

@@ -85,6 +85,9 @@ fn fill(
     let (mut done, waiter) = (0, Waiter::new());
     while done < memory.0.len() {
         if reader.buffer().is_empty() {
+            if done > 0 && reader.is_at_end() {
+                break;
+            }
             let wanted = memory.0.len() - done;
             let mut filled = poll_fn(|cx| {
                 reader.poll_fill(cx, wanted).map(|filled| filled.map(<[u8]>::is_empty))

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use diopter_core::stream::{ZERO_BLOCK, next_data};
+use diopter::internals::{ZERO_BLOCK, next_data};
 
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 

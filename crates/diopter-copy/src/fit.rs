@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 use diopter::File;
-use diopter_core::stripe::Striping;
+use diopter::internals::Striping;
 use diopter_layouts::foreign;
 use diopter_layouts::foreign::ForeignLayout;
 use diopter_os::file::FileKind;

@@ -1,5 +1,5 @@
 //! The engine and the buffers of a copy, and the transfers that run on them, one at a time. The
-//! bytes are moved by `diopter_core::stream::pump`.
+//! bytes are moved by `pump` of the core.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use diopter::engine::{BackendChoice, DepthReport};
+use diopter::internals::EngineRequest;
+use diopter::internals::Progress;
+use diopter::internals::RequestError;
+use diopter::internals::{Event, Host, Limits, Pass, Pump, Step, Stopped};
 use diopter::{Engine, EngineOptions, Errno, Error, File, FileRange, IoBuf, Request, SetupError};
-use diopter_core::engine::depth::Progress;
-use diopter_core::error::RequestError;
-use diopter_core::stream::EngineRequest;
-use diopter_core::stream::pump::{Event, Host, Limits, Pass, Pump, Step, Stopped};
 
 use crate::content::{ContentHash, Hashing};
 use crate::flow::{Moved, Transfer, Zeros};
@@ -155,7 +155,8 @@ impl Pipeline {
             pump.host_mut().note(Event::Done(done));
         }
         let (job, free) = pump.into_parts();
-        let moved = job.finish();
+        // The hash of a pass that ended early would take zeros up to the end of the file.
+        let moved = ended.map(|()| job.finish());
         self.free = free;
         if is_large {
             for file in files.into_iter().flatten() {
@@ -163,7 +164,7 @@ impl Pipeline {
                 self.engine.forget_file(file).unwrap_or(());
             }
         }
-        ended.map(|()| moved)
+        moved
     }
 
     /// Makes every write to `file` durable, with all metadata.
@@ -236,7 +237,10 @@ fn drive(engine: &Engine, pump: &mut Pump<Job<'_>>) -> Result<(), Interruption> 
         match step {
             Step::Over => return Ok(()),
             Step::Again => {}
-            Step::Waits if pump.in_flight() == 0 => pump.host_mut().pace.wait(),
+            // Nothing but the pace keeps a read from beginning.
+            Step::Waits if pump.buffers() == 0 && !pump.has_begun_all() => {
+                pump.host_mut().pace.wait();
+            }
             Step::Waits => engine.turn(WAIT_SLICE),
         }
     }
@@ -341,7 +345,7 @@ impl<'r> Host for Job<'r> {
                     return;
                 }
                 let in_flight = u32::try_from(in_flight).expect("at most IODEPTH_MAX");
-                let now = diopter_core::clock::now();
+                let now = diopter::internals::clock::now();
                 let progress = Progress { now, count, bytes, in_flight, has_more };
                 self.tuning.note(self.transfer.target.is_some(), progress);
             }
@@ -385,7 +389,7 @@ mod tests {
     #[test]
     fn a_pipeline_goes_on_in_another_shape_with_new_buffers() {
         let mut content = vec![0; usize::try_from(REGISTERED_BYTES_MIN).unwrap() + 4096];
-        diopter_core::prng::Prng::new(1).fill(&mut content);
+        diopter::internals::Prng::new(1).fill(&mut content);
         let mut named = tempfile::NamedTempFile::new().unwrap();
         named.write_all(&content).unwrap();
         let file = File::open(named.path()).unwrap();

@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 
+use diopter::internals::next_data;
 use diopter::{Errno, File};
-use diopter_core::stream::next_data;
 use diopter_rados::name::Name;
 use diopter_rados::striper::{self, Access, Layout, Open};
 use diopter_rados::{Error, Pool};

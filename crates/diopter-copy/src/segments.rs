@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
+use diopter::internals::ObjectIndex;
+use diopter::internals::ObjectOffset;
+use diopter::internals::Striping;
 use diopter::{Errno, File};
-use diopter_core::extent::ObjectIndex;
-use diopter_core::stripe::Striping;
-use diopter_core::units::ObjectOffset;
 use diopter_os::space::{seek_data, seek_hole};
 
 use crate::image_path::DataRanges;

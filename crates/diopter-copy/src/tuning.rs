@@ -2,7 +2,7 @@
 //! bytes, with as few requests as possible. The transfers are measured elsewhere.
 
 use diopter::engine::DepthReport;
-use diopter_core::engine::depth::{DepthController, Progress};
+use diopter::internals::{DepthController, Progress};
 
 use crate::shape::Shape;
 

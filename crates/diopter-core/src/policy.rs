@@ -7,7 +7,10 @@ use crate::bio::pieces::CutRule;
 pub(crate) use crate::bio::object_queues::MergePolicy;
 pub(crate) use crate::completion::CompletionPolicy;
 
-/// How many bios are in flight: `docs/depth.md`. Read by `engine/flight.rs`.
+/// How many bios are in flight. [Queue depth] has the rules of the search.
+///
+/// [Queue depth]: https://github.com/diopter-io/diopter/blob/main/docs/depth.md
+// Read by `engine/flight.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DepthPolicy {
@@ -19,7 +22,8 @@ pub enum DepthPolicy {
     Auto,
 }
 
-/// How a waiter waits. Read by `engine/wait.rs`.
+/// How a waiter waits.
+// Read by `engine/wait.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WaitPolicy {
@@ -32,7 +36,8 @@ pub enum WaitPolicy {
     Block,
 }
 
-/// Which requests bypass the page cache. Read by `engine/route.rs`.
+/// Which requests bypass the page cache.
+// Read by `engine/route.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RoutePolicy {
@@ -70,12 +75,13 @@ impl RoutePolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct History {
     /// The rule that cuts a range of a file with boundaries into bios, in place of the builder's.
-    /// Read by `bio/pieces.rs`.
+    // Read by `bio/pieces.rs`.
     pub cut: Option<&'static dyn CutRule>,
-    /// Each bio of a request is waited for before the next one. Read by `engine/plan.rs`.
+    /// Each bio of a request is waited for before the next one.
+    // Read by `engine/plan.rs`.
     pub waits_for_each: bool,
-    /// A short transfer is the result, and its rest is not submitted again. Read by
-    /// `engine/run/transfer.rs`.
+    /// A short transfer is the result, and its rest is not submitted again.
+    // Read by `engine/run/transfer.rs`.
     pub returns_short: bool,
 }
 

@@ -62,6 +62,8 @@ mod handle;
 
 pub mod engine;
 pub mod history;
+#[doc(hidden)]
+pub mod internals;
 #[cfg(feature = "images")]
 pub mod images;
 #[cfg(feature = "layouts")]

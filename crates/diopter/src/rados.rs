@@ -25,7 +25,9 @@
 //! # }
 //! ```
 //!
-//! `docs/rados.md` has the guarantees: locks, sizes, and what an interrupted client leaves.
+//! [Objects of a cluster] has the guarantees: locks, sizes, and what an interrupted client leaves.
+//!
+//! [Objects of a cluster]: https://github.com/diopter-io/diopter/blob/main/docs/rados.md
 
 use std::fmt;
 

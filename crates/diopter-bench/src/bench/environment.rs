@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use diopter::BackendKind;
 use diopter::probe;
-use diopter_core::backend::BackendKind;
 use diopter_os::dir::paths_in;
 
 use crate::document::{CgroupLimits, Cpu, DeviceFacts, Environment, FileSystemFacts, QueueFacts};

@@ -1,7 +1,7 @@
 //! The offsets of a job's requests, from its seed alone: sequential, random with every block
 //! visited once before any repeats (as fio's random map), or fully random.
 
-use diopter_core::prng::Prng;
+use diopter::internals::Prng;
 
 use crate::document::{Direction, Job, ReadWrite};
 

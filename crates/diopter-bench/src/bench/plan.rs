@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use diopter::internals::limits;
 use diopter::probe::size_text;
-use diopter_core::limits;
 use serde::{Deserialize, Serialize};
 
 use super::round::Way;

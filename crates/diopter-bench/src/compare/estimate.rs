@@ -8,7 +8,7 @@
 //! bootstrap-t: Efron, Tibshirani, An introduction to the bootstrap, 1993, chapter 12; with trimmed
 //! means: Wilcox, Introduction to robust estimation and hypothesis testing, chapter 4).
 
-use diopter_core::prng::Prng;
+use diopter::internals::Prng;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::number::{count, rounded};

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use diopter_core::prng::Prng;
+use diopter::internals::Prng;
 
 use super::estimate::{self, Estimate, Levels, ROUNDS_MIN};
 use super::metric::{Aim, Metric};

@@ -1,7 +1,7 @@
 //! A simulated device with the noise of real ones, for tests of the judge: seeded, immediate, and
 //! with a known truth. Nothing here is measured.
 
-use diopter_core::prng::Prng;
+use diopter::internals::Prng;
 
 use crate::document::{
     Bench, Cell, Column, DirectionSample, Job, Method, ReadWrite, Row, SCHEMA, Sample, Span,

@@ -1,7 +1,7 @@
 //! The layout of a file over several objects, by a distributed file system or as a striped file,
 //! for `dio probe` and `dio explain`.
 
-use diopter_core::stripe::Striping;
+use diopter::internals::Striping;
 use diopter_layouts::foreign::{ForeignError, ForeignLayout};
 use schemars::JsonSchema;
 use serde::Serialize;

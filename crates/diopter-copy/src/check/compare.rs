@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use diopter::internals::Ended;
+use diopter::internals::{EngineRequest, Flight, Window};
 use diopter::{Engine, File, FileRange, IoBuf, Request};
-use diopter_core::stream::pump::Ended;
-use diopter_core::stream::{EngineRequest, Flight, Window};
 
 use super::opened::Opened;
 use crate::flow::RouteTotals;
@@ -107,6 +107,7 @@ impl<'f> Pair<'f> {
             if let Some(signal) = watch(first.start, std::mem::take(&mut compared)) {
                 return Err(Halted { side: 0, why: Interruption::Signal(signal) });
             }
+            self.window.settle(&mut cx);
             let Poll::Ready(next) = self.window.poll_oldest(&mut cx) else {
                 self.engine.turn(WAIT_SLICE);
                 continue;

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use diopter::internals::EngineRequest;
 use diopter::{Engine, File, FileRange, IoBuf, Request};
-use diopter_core::stream::EngineRequest;
 
 use super::compare::first_difference;
 use super::{Checker, Difference, DifferenceKind, Opened, Sum, check_unchanged, stopped};

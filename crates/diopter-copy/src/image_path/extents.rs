@@ -1,8 +1,8 @@
 //! The extents of a file inside an image: counted, searched for data, checked before a write.
 
+use diopter::engine::{Extent, ExtentState};
 use diopter::images::{Image, ImageError, ImageErrorKind};
 use diopter::{Errno, FileRange};
-use diopter_core::extent::{Extent, ExtentState};
 use diopter_images::image::walk::ExtentWalk;
 use diopter_images::image::{Node, Volume};
 

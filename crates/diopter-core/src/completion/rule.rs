@@ -7,7 +7,8 @@ use std::panic::RefUnwindSafe;
 
 use crate::completion::{CompletionPlace, CompletionReason as Why};
 
-/// Where a finished request's completion runs. Read by `engine/completer.rs`.
+/// Where a finished request's completion runs.
+// Read by `engine/completer.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CompletionPolicy {

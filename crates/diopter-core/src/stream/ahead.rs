@@ -68,7 +68,7 @@ pub struct ReadAhead<S: Source> {
     at: u64,
     current: Option<Piece>,
     /// The request that the caller waits for.
-    next: Option<(FileRange, Flight<S::Read>)>,
+    next: Option<Next<S::Read>>,
     /// The requests behind it, without a gap.
     ahead: Window<FileRange, S::Read>,
     /// Buffers of `buffer_bytes` that no request has.
@@ -81,6 +81,13 @@ pub struct ReadAhead<S: Source> {
     careful_until: u64,
     /// The process that made the requests, by generation of fork.
     generation: u64,
+}
+
+/// The request that comes next in order.
+struct Next<F: Future> {
+    range: FileRange,
+    read: Flight<F>,
+    urgency: Urgency,
 }
 
 /// Bytes that are there.
@@ -126,7 +133,7 @@ impl<S: Source> ReadAhead<S> {
 
     /// Returns the bytes from the position on that are there or on their way.
     pub fn bytes_ahead(&self) -> u64 {
-        let next = self.next.as_ref().map_or(0, |(range, _)| range.length());
+        let next = self.next.as_ref().map_or(0, |next| next.range.length());
         to_u64(self.rest().len()) + next + self.bytes_in_window()
     }
 
@@ -173,14 +180,15 @@ impl<S: Source> ReadAhead<S> {
             self.forget_ahead();
         }
         loop {
-            let (range, mut read) = match self.next.take() {
+            let mut next = match self.next.take() {
                 Some(next) => next,
                 None => self.begin_next(wanted)?,
             };
-            let Poll::Ready(result) = Pin::new(&mut read).poll(cx) else {
-                self.next = Some((range, read));
+            let Poll::Ready(result) = Pin::new(&mut next.read).poll(cx) else {
+                self.next = Some(next);
                 return Poll::Pending;
             };
+            let range = next.range;
             let error = match came_back(result, range) {
                 Ok((moved, memory)) => {
                     self.take_in((range, moved), memory);
@@ -190,15 +198,20 @@ impl<S: Source> ReadAhead<S> {
             };
             // What follows would leave a gap.
             self.forget_ahead();
-            if matches!(error, RequestError::Admit(_)) || range.length() <= self.shape.block {
-                return Poll::Ready(Err(error));
+            match error {
+                // Those who serve what is read ahead could not take it in.
+                RequestError::Admit(_) if next.urgency == Urgency::Ahead => {}
+                RequestError::Io(_) if range.length() > self.shape.block => {
+                    self.careful_until = range.end();
+                }
+                error => return Poll::Ready(Err(error)),
             }
-            self.careful_until = range.end();
         }
     }
 
     /// Takes the first `bytes` of what [`ReadAhead::rest`] has.
     pub fn consume(&mut self, bytes: usize) {
+        self.leave_parent();
         self.at += to_u64(bytes.min(self.rest().len()));
         if self.at < self.grows_at {
             return;
@@ -244,11 +257,11 @@ impl<S: Source> ReadAhead<S> {
     }
 
     /// The next request in order: read ahead, or made now.
-    fn begin_next(&mut self, wanted: usize) -> Result<(FileRange, Flight<S::Read>), RequestError> {
+    fn begin_next(&mut self, wanted: usize) -> Result<Next<S::Read>, RequestError> {
         if self.at >= self.careful_until {
             if let Some((range, read)) = self.ahead.pop_front() {
                 self.read_ahead(range.end());
-                return Ok((range, read));
+                return Ok(Next { range, read, urgency: Urgency::Ahead });
             }
             let unit = self.shape.unit;
             let start = align_down(self.at, unit);
@@ -269,13 +282,14 @@ impl<S: Source> ReadAhead<S> {
         start: u64,
         length: u64,
         urgency: Urgency,
-    ) -> Result<(FileRange, Flight<S::Read>), RequestError> {
+    ) -> Result<Next<S::Read>, RequestError> {
         let range = FileRange::new(start, start.saturating_add(length));
         let memory = self.buffer(length);
         let memory = memory.map_err(|errno| IoError::new(errno, range, "memory of a read"))?;
         let read = self.source.read(Request::read(start, memory), urgency);
         // Later it is polled for the caller.
-        Ok((range, Flight::start(read, &mut Context::from_waker(Waker::noop()))))
+        let read = Flight::start(read, &mut Context::from_waker(Waker::noop()));
+        Ok(Next { range, read, urgency })
     }
 
     /// Doubles the window, and starts what it lacks from byte `from` on.
@@ -290,8 +304,9 @@ impl<S: Source> ReadAhead<S> {
         let end_of_file = self.source.size().unwrap_or(u64::MAX).min(FILE_SIZE_MAX);
         while bytes < self.window && self.ahead.len() < requests && from < end_of_file {
             let length = align_down(self.window, unit).clamp(unit, buffer_bytes);
-            let Ok((range, read)) = self.begin(from, length, Urgency::Ahead) else { break };
-            self.ahead.push(range, read);
+            let Ok(next) = self.begin(from, length, Urgency::Ahead) else { break };
+            let range = next.range;
+            self.ahead.push(range, next.read);
             (from, bytes) = (range.end(), bytes + length);
         }
     }

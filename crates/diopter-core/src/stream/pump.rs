@@ -244,7 +244,8 @@ impl<H: Host> Pump<H> {
         }
         self.begin_flush(cx);
         self.host.note(Event::Done(self.done_to()));
-        if has_moved || self.held.is_some() {
+        let is_flushed = self.flush.as_ref().is_some_and(|(_, flight)| flight.is_over());
+        if has_moved || is_flushed || self.held.is_some() {
             return Ok(Step::Again);
         }
         if !self.has_begun_all() || self.in_flight() > 0 {
@@ -284,12 +285,12 @@ impl<H: Host> Pump<H> {
     }
 
     /// Returns the number of buffers in use.
-    fn buffers(&self) -> usize {
+    pub fn buffers(&self) -> usize {
         self.reads.len() + self.writes.len() + usize::from(self.held.is_some())
     }
 
     /// Returns true if every range has begun.
-    fn has_begun_all(&self) -> bool {
+    pub fn has_begun_all(&self) -> bool {
         self.has_all_data && self.data.is_empty()
     }
 
@@ -385,6 +386,7 @@ impl<H: Host> Pump<H> {
     /// Takes the reads that have finished, in the order of the file. Returns true if there was one.
     fn take_reads(&mut self, cx: &mut Context<'_>) -> Result<bool, Stopped> {
         let mut has_moved = false;
+        self.reads.settle(cx);
         loop {
             if let Some((range, memory)) = self.held.take() {
                 if !self.host.pass_hole(range.start()) {

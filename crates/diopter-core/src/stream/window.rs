@@ -109,6 +109,18 @@ where
         Poll::Ready(note.map(|note| (note, output)))
     }
 
+    /// Polls all operations, and keeps the results of those that have finished: an engine then has
+    /// their places back.
+    pub fn settle(&mut self, cx: &mut Context<'_>) {
+        for (_, flight) in &mut self.entries {
+            if let Flight::Running(operation) = flight
+                && let Poll::Ready(output) = Pin::new(operation).poll(cx)
+            {
+                *flight = Flight::Over(Some(output));
+            }
+        }
+    }
+
     /// Polls all operations, and moves those that have finished to `done`, in any order. Returns
     /// true if some have.
     pub fn poll_all(&mut self, cx: &mut Context<'_>, done: &mut Vec<(N, F::Output)>) -> bool {

@@ -129,8 +129,11 @@ impl Shared<'_> {
         let objects = self.scratch.join(format!("objects-{}", kind.name));
         let (sources, built) = (&self.sources, &self.built);
         for cell in cells {
-            volume.release();
             let ground = Ground { sources, built, dir: volume.dir(), objects: objects.clone() };
+            volume.release();
+            ground.clear();
+            // Some file systems have the space of removed files only then.
+            volume.sync();
             self.matrix.note((*cell).clone(), run(cell, &volume, &ground));
         }
         volume.release();

@@ -64,7 +64,9 @@ use striped::SharedLayout;
 ///
 /// Clones share the open file. All methods take `&self` and may be called from any thread; each
 /// thread's calls run on a separate engine. Within one process no write loses another's bytes,
-/// aligned or not. What is promised beyond that, and what is not, is in `docs/semantics.md`.
+/// aligned or not. [Semantics] has what else is promised, and what is not.
+///
+/// [Semantics]: https://github.com/diopter-io/diopter/blob/main/docs/semantics.md
 #[derive(Clone)]
 pub struct File {
     inner: Arc<Inner>,
@@ -435,7 +437,7 @@ impl File {
     }
 
     /// How often the hybrid route chose which way, summed over all threads and clones of this open
-    /// file; all 0 where `RoutePolicy::Hybrid` was never in force. See `docs/route.md`.
+    /// file; all 0 where `RoutePolicy::Hybrid` was never in force.
     #[must_use]
     pub fn hybrid_counters(&self) -> HybridCounters {
         self.inner.target.hybrid_counters()

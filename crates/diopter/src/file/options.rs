@@ -37,6 +37,8 @@ use crate::file::{Facts, File, Inner, Sample, directness_of};
 pub struct OpenOptions {
     pub(super) sys: file::OpenOptions,
     pub(super) access: Access,
+    /// Combinations that std refuses are left to open(2).
+    as_open: bool,
     #[cfg(feature = "layouts")]
     striped: bool,
 }
@@ -55,6 +57,7 @@ impl OpenOptions {
         OpenOptions {
             sys,
             access: Access::default(),
+            as_open: false,
             #[cfg(feature = "layouts")]
             striped: false,
         }
@@ -145,6 +148,14 @@ impl OpenOptions {
         self.access.durability = if is_set { others.with(flag) } else { others };
     }
 
+    /// Permits the combinations of options that open(2) permits and std refuses, for callers with
+    /// the flags of open(2).
+    #[doc(hidden)]
+    pub fn as_open(&mut self, as_open: bool) -> &mut OpenOptions {
+        self.as_open = as_open;
+        self
+    }
+
     /// Refuses a block device that is mounted or otherwise held (`O_EXCL`).
     pub fn exclusive(&mut self, exclusive: bool) -> &mut OpenOptions {
         self.sys.exclusive = exclusive;
@@ -230,11 +241,12 @@ impl OpenOptions {
             let remedy = "set write, or do not truncate";
             return Err(fail("truncate without write:", Errno::EINVAL, remedy).into());
         }
-        if (self.sys.create || self.sys.create_new) && !self.writes() {
+        if (self.sys.create || self.sys.create_new) && !self.writes() && !self.as_open {
             let remedy = "set write or append, or do not create";
             return Err(fail("create without write:", Errno::EINVAL, remedy).into());
         }
-        if self.sys.truncate && self.access.append && !self.sys.create_new {
+        let keeps_new = self.sys.create_new || self.as_open;
+        if self.sys.truncate && self.access.append && !keeps_new {
             let remedy = "set write in place of append, or do not truncate";
             return Err(fail("truncate with append:", Errno::EINVAL, remedy).into());
         }

@@ -214,6 +214,13 @@ impl SequentialReader {
         self.stream.rest()
     }
 
+    /// Returns true if the bytes that are there are the last ones of the file, as it was when they
+    /// were read.
+    #[must_use]
+    pub fn is_at_end(&self) -> bool {
+        self.stream.is_at_end()
+    }
+
     /// [`BufRead::fill_buf`] for any executor: returns the bytes that are there, at least one
     /// unless the file ends here. If none are there yet, the task is woken. A request that is made
     /// now has `wanted` bytes, within the options; 0 leaves the choice to the reader.

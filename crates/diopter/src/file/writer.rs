@@ -138,7 +138,9 @@ impl WriterOptions {
 ///
 /// The writes are served as futures are: by a thread of diopter, with the options of
 /// [`use_for_futures`](crate::engine::use_for_futures). So a writer can move between threads, and
-/// with the feature `tokio` it is `AsyncWrite`. `docs/streams.md` has the details.
+/// with the feature `tokio` it is `AsyncWrite`. [Streams] has the details.
+///
+/// [Streams]: https://github.com/diopter-io/diopter/blob/main/docs/streams.md
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use diopter::engine::AnyBuf;
 use diopter::layouts::StripedFile;
 use diopter::{
     AdmitErrorKind, BackendKind, EngineOptions, Error, File, FileRange, IoBuf, RangeBatch,
@@ -194,6 +195,19 @@ fn a_buffer_of_another_length_than_its_range_is_an_error_of_that_range() {
     assert!(matches!(&read[1], Ok(10)));
     assert_eq!((short, &right[..]), ([0xa5; 9], &content[5..15]));
     let read = AssertUnwindSafe(|| batch.read_into(&mut [&mut [0; 10]]));
+    // Memory of a read that cannot be filled, and memory without a length.
+    let into = |buffer: AnyBuf| {
+        block_on(file.read_ranges_into_async(vec![(0, buffer), (20, AnyBuf::new(vec![0; 9]))]))
+    };
+    for (buffer, length) in
+        [(AnyBuf::new(&b"constant"[..]), 8), (AnyBuf::new(Vec::with_capacity(9)), 0)]
+    {
+        let read = into(buffer);
+        assert!(
+            matches!(&read[0].0, Err(Error::Admit(it)) if it.kind == AdmitErrorKind::WrongMemory)
+        );
+        assert_eq!((read[0].1.len(), *read[1].0.as_ref().unwrap()), (length, 9));
+    }
     let missing = catch_unwind(read);
     let panic = missing.expect_err("one buffer for two ranges");
     assert!(panic.downcast::<String>().unwrap().contains("a buffer for each range"));

@@ -3,10 +3,12 @@
 
 use std::io::ErrorKind;
 use std::pin::pin;
+use std::sync::mpsc::channel;
 use std::task::Waker;
+use std::time::Duration;
 
 use diopter::engine::WriterOptions;
-use diopter::{File, ReaderOptions, SequentialReader, SequentialWriter};
+use diopter::{File, ReaderOptions, Request, SequentialReader, SequentialWriter};
 use diopter_core::prng::Prng;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, AsyncWriteExt, copy};
 
@@ -109,6 +111,38 @@ fn a_writer_that_is_dropped_inside_of_a_runtime_has_written_what_it_took() {
     });
     assert_eq!(file.size().unwrap(), 300_000);
     assert!(content(&file, 0, bytes.len()) == bytes);
+}
+
+#[test]
+fn a_wait_that_is_too_short_returns_the_request_and_a_later_one_its_result() {
+    let (file, _) = file_of(8192, env::seed());
+    let (held, is_held) = channel();
+    let (release, is_released) = channel();
+    let of_other = file.clone();
+    // An engine of this thread would be reaped by the wait.
+    let other = std::thread::spawn(move || {
+        let blocker = Blocker::of(&of_other);
+        held.send(()).unwrap();
+        is_released.recv().unwrap();
+        blocker.release();
+    });
+    is_held.recv().unwrap();
+    let request = file.request(Request::write(5, vec![7; 100])).unwrap();
+    let request = request.wait_timeout(Duration::ZERO).expect_err("the block is held");
+    let request = request.wait_timeout(Duration::from_millis(10)).expect_err("still");
+    release.send(()).unwrap();
+    other.join().unwrap();
+    let finished = request.wait_timeout(Duration::from_secs(60)).expect("long enough");
+    assert_eq!(finished.into_parts::<Vec<u8>>().1, Some(vec![7; 100]));
+    // Without a wait, round after round, a request comes to an end.
+    let mut request = file.request(Request::read(5, vec![0; 100])).unwrap();
+    let finished = loop {
+        match request.wait_timeout(Duration::ZERO) {
+            Ok(finished) => break finished,
+            Err(again) => request = again,
+        }
+    };
+    assert_eq!(finished.into_parts::<Vec<u8>>().1, Some(vec![7; 100]));
 }
 
 /// Small enough that every bound is met soon.

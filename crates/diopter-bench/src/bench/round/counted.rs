@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use diopter::Errno;
-use diopter_core::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
-use diopter_core::clock::Nanos;
+use diopter::internals::Nanos;
+use diopter::internals::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use diopter_os::{BioId, BioResult};
 
 pub struct Counted {

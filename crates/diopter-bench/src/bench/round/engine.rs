@@ -4,8 +4,8 @@ use std::str::FromStr;
 use std::sync::{Barrier, Mutex};
 use std::time::SystemTime;
 
+use diopter::BackendKind;
 use diopter::{Policies, Preset};
-use diopter_core::backend::BackendKind;
 
 use super::order::{Facts, Place, RoundOrder, RoundResult};
 use super::usage::{Scope, Snapshot, Used, memory_peak_bytes};

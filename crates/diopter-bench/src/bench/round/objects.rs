@@ -1,8 +1,8 @@
 //! The objects of a Ceph cluster that a round runs on: whole objects with the names `NAME.0`,
 //! `NAME.1` and so on, which a file is striped over. Not the format of `rados --striper`.
 
-use diopter_core::engine::target::TargetRef;
-use diopter_core::stripe::Striping;
+use diopter::internals::Striping;
+use diopter::internals::TargetRef;
 use diopter_rados::backend::{self, Object};
 use diopter_rados::name::Name;
 use diopter_rados::{Cluster, Connect, Error, Library, Pool};

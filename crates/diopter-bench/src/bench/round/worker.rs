@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use diopter::BackendKind;
+use diopter::Engine;
+use diopter::engine::CompletionPlace;
 use diopter::engine::{DepthPolicy, UringOptions};
 use diopter::images::Image;
+use diopter::internals::Prng;
+use diopter::internals::{Backend, SelectedBackend};
+use diopter::internals::{Target, TargetRef};
+use diopter::internals::{clock, limits};
 use diopter::{File, FinishedRequest, IoBuf, OpenOptions, Policies, Request, RequestOp};
-use diopter_core::backend::{Backend, BackendKind, SelectedBackend};
-use diopter_core::completion::CompletionPlace;
-use diopter_core::engine::Engine;
-use diopter_core::engine::target::{Target, TargetRef};
-use diopter_core::prng::Prng;
-use diopter_core::{clock, limits};
 use diopter_os::Slab;
 use diopter_rados::backend::Rados;
 

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 
+use diopter::BackendKind;
 use diopter::probe::{self, size_text};
-use diopter_core::backend::BackendKind;
 use diopter_text::untrusted;
 
 use super::Overwrite;

@@ -6,9 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use diopter::internals::Prng;
 use diopter::probe::size_text;
 use diopter::{Error, File, IoBuf, OpenOptions};
-use diopter_core::prng::Prng;
 use diopter_os::Errno;
 
 use crate::bench::campaign::Trouble;

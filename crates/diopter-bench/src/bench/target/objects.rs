@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use diopter::internals::Prng;
 use diopter::{Preset, Request};
-use diopter_core::prng::Prng;
 use diopter_os::Errno;
 use diopter_rados::{Error, Pool, Queue, backend};
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use diopter_core::backend::BackendKind;
+use diopter::BackendKind;
 use diopter_os::trust::{self, Refusal, Way, Why};
 use diopter_rados::name::Name;
 use diopter_text::untrusted;

@@ -3,10 +3,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use diopter::internals::ObjectIndex;
+use diopter::internals::ObjectOffset;
+use diopter::internals::Striping;
 use diopter::{FileOffset, FileRange};
-use diopter_core::extent::ObjectIndex;
-use diopter_core::stripe::Striping;
-use diopter_core::units::ObjectOffset;
 use diopter_os::fiemap::{FiemapExtent, fiemap};
 use diopter_os::residency::residency;
 use schemars::JsonSchema;

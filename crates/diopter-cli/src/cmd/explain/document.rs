@@ -260,7 +260,7 @@ fn names_of(policies: &Policies) -> PolicyNames {
     }
 }
 
-fn extent_of(extent: &diopter_core::extent::Extent) -> Extent {
+fn extent_of(extent: &diopter::engine::Extent) -> Extent {
     Extent {
         file_offset: extent.range.start(),
         length: extent.range.length(),

@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use diopter::images::{Image, ImageErrorKind};
+use diopter::internals::limits::DIRECTORY_NAMES_MAX;
 use diopter::probe::probe;
 use diopter::{BackendKind, Error, FileRange};
-use diopter_core::limits::DIRECTORY_NAMES_MAX;
 use diopter_images::image::{Entry, Node, NodeKind, Use, Volume, too_many_names};
 
 use super::document::{self, Extents, ListedEntry, Listing, Name, ProbedImage, ProbedNode, Share};

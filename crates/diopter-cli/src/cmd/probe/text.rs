@@ -324,7 +324,7 @@ mod tests {
                 diopter::probe::Ability { name: "uring", refusal: None },
                 diopter::probe::Ability {
                     name: "aio",
-                    refusal: Some(diopter_core::backend::Choice {
+                    refusal: Some(diopter::internals::Choice {
                         step: "set-up",
                         errno: diopter::Errno::EAGAIN,
                     }),
@@ -335,7 +335,7 @@ mod tests {
                 diopter::probe::Ability { name: "sqpoll", refusal: None },
                 diopter::probe::Ability {
                     name: "iopoll",
-                    refusal: Some(diopter_core::backend::Choice {
+                    refusal: Some(diopter::internals::Choice {
                         step: "polled read",
                         errno: diopter::Errno::EOPNOTSUPP,
                     }),

@@ -221,7 +221,7 @@ impl Volume {
     }
 
     /// A full file system may have no space for its journal: the next call finds that.
-    fn sync(&self) {
+    pub fn sync(&self) {
         let synced = File::open(self.mount.path()).map(syncfs);
         assert!(matches!(synced, Ok(Ok(()) | Err(Errno::NOSPC))), "{synced:?}");
     }

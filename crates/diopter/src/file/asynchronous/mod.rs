@@ -62,8 +62,10 @@ pub enum AsyncDriver {
 ///
 /// It may be dropped at any time: memory that the kernel has is freed when the kernel is done with
 /// it. A request of which no bio was submitted is then cancelled, and so is a read. A write that
-/// has begun continues, and its result is kept for [`File::take_abandoned`]. `docs/async.md` has
-/// the details.
+/// has begun continues, and its result is kept for [`File::take_abandoned`]. [Async files]
+/// has the details.
+///
+/// [Async files]: https://github.com/diopter-io/diopter/blob/main/docs/async.md
 ///
 /// A waker, and the drop of a buffer, may use diopter and this file: a future that is polled first
 /// inside such code is served before the poll returns.

@@ -131,6 +131,9 @@ impl RangeBatch {
     /// buffer without a copy by diopter if offset, length and address are aligned as
     /// [`File::alignment`](crate::File::alignment) says.
     ///
+    /// If the thread's engine loses its backend while the kernel may still write to a buffer, the
+    /// process aborts.
+    ///
     /// # Panics
     /// When there are not as many buffers as ranges.
     #[must_use]

@@ -40,11 +40,16 @@ impl Fills {
         let mut results = Vec::new();
         for ((index, wanted), buffer) in wanted.iter_mut().enumerate().zip(&buffers) {
             let range = wanted.range;
-            if range.length() == to_u64(buffer.len()) {
+            let why = if !buffer.is_writable() {
+                "a read fills its memory, and this buffer can only be written from"
+            } else if range.length() != to_u64(buffer.len()) {
+                "a buffer is as long as its range"
+            } else if buffer.has_room_only() {
+                "a read fills the length of its buffer, which is 0; resize the buffer first"
+            } else {
                 results.extend(range.is_empty().then_some((index, Ok(0))));
                 continue;
-            }
-            let why = "a buffer is as long as its range";
+            };
             let error = AdmitError::new(AdmitErrorKind::WrongMemory, range, why);
             results.push((index, Err(error.into())));
             // Nothing of it is read.

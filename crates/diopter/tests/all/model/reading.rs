@@ -14,7 +14,7 @@ use diopter_core::backend::Checked;
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
-use diopter_core::error::RequestError;
+use diopter_core::error::{AdmitError, AdmitErrorKind, RequestError};
 use diopter_core::map::Identity;
 use diopter_core::prng::Prng;
 use diopter_core::stream::ahead::{ReadAhead, Shape, Source, Urgency};
@@ -35,11 +35,16 @@ struct Device {
 
 type Shared = Rc<RefCell<Device>>;
 
-struct SimSource(Shared);
+struct SimSource {
+    device: Shared,
+    /// Reads ahead are refused now and then: those who serve them have no thread.
+    refusals: Option<Prng>,
+}
 
 struct SimRead {
     device: Shared,
     started: Result<RequestId, Option<Request>>,
+    is_refused: bool,
 }
 
 impl Future for SimRead {
@@ -50,6 +55,10 @@ impl Future for SimRead {
         let mut device = this.device.borrow_mut();
         if let Err(request) = &mut this.started {
             let request = request.take().expect("polled once before it has an id");
+            if this.is_refused {
+                let error = AdmitError::new(AdmitErrorKind::NoEngine, request.range(), "test");
+                return Poll::Ready(Err(Box::new(Refused { error, request })));
+            }
             let id = device.engine.start(&device.target, request)?;
             device.in_flight.insert(id);
             device.wanted.insert(id);
@@ -79,12 +88,14 @@ impl Drop for SimRead {
 impl Source for SimSource {
     type Read = SimRead;
 
-    fn read(&mut self, request: Request, _urgency: Urgency) -> SimRead {
-        SimRead { device: Rc::clone(&self.0), started: Err(Some(request)) }
+    fn read(&mut self, request: Request, urgency: Urgency) -> SimRead {
+        let refuses = |prng: &mut Prng| urgency == Urgency::Ahead && prng.one_in(5);
+        let is_refused = self.refusals.as_mut().is_some_and(refuses);
+        SimRead { device: Rc::clone(&self.device), started: Err(Some(request)), is_refused }
     }
 
     fn size(&self) -> Option<u64> {
-        self.0.borrow().target.as_ref().size().ok()
+        self.device.borrow().target.as_ref().size().ok()
     }
 }
 
@@ -165,7 +176,9 @@ impl Run {
             most_wanted: 0,
         }));
         let start = prng.below(wide(content.len()) + 5000);
-        let stream = ReadAhead::new(SimSource(Rc::clone(&device)), shape, start);
+        let refusals = prng.one_in(3).then(|| root.fork("refusals"));
+        let source = SimSource { device: Rc::clone(&device), refusals };
+        let stream = ReadAhead::new(source, shape, start);
         let has_faults = faults != Faults::NONE;
         Run { device, stream, prng, content, has_faults, errors: 0, shape }
     }
