@@ -9,6 +9,7 @@ mod stream;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,39 @@ const CAPACITY: u64 = 24 << 10;
 const REQUESTS: u64 = 60;
 /// Virtual time after which what did not come back is taken for lost.
 const LOST_AFTER: Duration = Duration::from_secs(5);
+
+/// The seeds of a test of streams: those that the environment says, or a share.
+fn seeds() -> Range<u64> {
+    let first = env_number("DIOPTER_SEED").unwrap_or(1);
+    let is_soak = std::env::var_os("DIOPTER_SOAK").is_some();
+    let count = env_number("DIOPTER_SEEDS").unwrap_or(if is_soak { 100_000 } else { 2_000 });
+    first..first.saturating_add(count)
+}
+
+/// The simulator of a test of streams.
+fn sim_config(seed: u64, latency_spread_ns: u64, faults: Faults) -> SimConfig {
+    SimConfig {
+        seed,
+        depth_max: 16,
+        latency_min_ns: 1_000,
+        latency_spread_ns,
+        faults,
+        faulty: None,
+        mebibyte_ns: 0,
+    }
+}
+
+/// The first fault that cannot be repaired ends a stream, so most streams should meet none.
+fn rare(faults: Faults, prng: &mut Prng) -> Faults {
+    let rarely = |rate: u64, prng: &mut Prng| if rate == 0 { 0 } else { rate + prng.below(60) };
+    Faults {
+        eio_once: rarely(faults.eio_once, prng),
+        eio_sticky: rarely(faults.eio_sticky, prng),
+        no_space: rarely(faults.no_space, prng),
+        never: rarely(faults.never, prng),
+        ..faults
+    }
+}
 
 /// Prints how to repeat a seed that fails.
 struct Replay(u64);

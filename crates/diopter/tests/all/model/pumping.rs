@@ -15,7 +15,7 @@ use diopter_core::prng::Prng;
 use diopter_core::stream::EngineRequest;
 use diopter_core::stream::pump::{Event, Host, Limits, Pass, Pump, Step, Stopped};
 
-use super::{Replay, env_number};
+use super::{Replay, rare, seeds, sim_config};
 
 const CAPACITY: u64 = 128 << 10;
 const BLOCK: u64 = 4096;
@@ -181,8 +181,11 @@ impl Run {
         let (content, data) = source(&mut prng);
         let size = wide(content.len());
         let has_faults = !prng.one_in(3);
-        let faults =
-            if has_faults { rare(Faults::swarm(&mut prng), &mut prng) } else { Faults::NONE };
+        let faults = match has_faults {
+            // A write that never completes would hang a pump, as such a device hangs a copy.
+            true => Faults { never: 0, ..rare(Faults::swarm(&mut prng), &mut prng) },
+            false => Faults::NONE,
+        };
         let has_target = !prng.one_in(5);
         let write_from =
             if has_target && prng.one_in(3) { prng.below(size) / BLOCK * BLOCK } else { 0 };
@@ -193,15 +196,7 @@ impl Run {
             disk.load(bytes);
             disk
         });
-        let config = SimConfig {
-            seed,
-            depth_max: 16,
-            latency_min_ns: 1_000,
-            latency_spread_ns: prng.below(100_000),
-            faults,
-            faulty: None,
-            mebibyte_ns: 0,
-        };
+        let config = sim_config(seed, prng.below(100_000), faults);
         let pass = Pass {
             size,
             has_target,
@@ -322,26 +317,12 @@ impl Run {
     }
 }
 
-/// The first fault that cannot be repaired ends a pump, so most pumps should meet none. What never
-/// completes would hang it, as a device that never completes a request hangs a copy.
-fn rare(faults: Faults, prng: &mut Prng) -> Faults {
-    let rarely = |rate: u64, prng: &mut Prng| if rate == 0 { 0 } else { rate + prng.below(60) };
-    Faults {
-        eio_once: rarely(faults.eio_once, prng),
-        eio_sticky: rarely(faults.eio_sticky, prng),
-        no_space: rarely(faults.no_space, prng),
-        never: 0,
-        ..faults
-    }
-}
-
 #[test]
 fn a_pump_with_faults_and_crashes_is_right_at_every_step() {
-    let first = env_number("DIOPTER_SEED").unwrap_or(1);
-    let is_soak = std::env::var_os("DIOPTER_SOAK").is_some();
-    let seeds = env_number("DIOPTER_SEEDS").unwrap_or(if is_soak { 100_000 } else { 2_000 });
+    let seeds = seeds();
+    let count = seeds.end - seeds.start;
     let mut tally = Tally::default();
-    for seed in (0..seeds).map(|seed| first.wrapping_add(seed)) {
+    for seed in seeds {
         let replay = Replay(seed);
         Run::new(seed).go(&mut tally);
         std::mem::forget(replay);
@@ -349,5 +330,5 @@ fn a_pump_with_faults_and_crashes_is_right_at_every_step() {
     let Tally { whole, failed, abandoned } = tally;
     eprintln!("TRIED pump model: {whole} whole, {failed} failed, {abandoned} abandoned");
     let least = whole.min(failed).min(abandoned);
-    assert!(seeds < 100 || least > seeds / 50, "all kinds: {whole}, {failed}, {abandoned}");
+    assert!(count < 100 || least > count / 50, "all kinds: {whole}, {failed}, {abandoned}");
 }

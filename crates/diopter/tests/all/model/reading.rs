@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use diopter::{FinishedRequest, Policies, Refused, Request, RequestId};
 use diopter_core::backend::Checked;
-use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::backend::sim::{Disk, Faults, Sim, World};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::error::{AdmitError, AdmitErrorKind, RequestError};
@@ -19,7 +19,7 @@ use diopter_core::map::Identity;
 use diopter_core::prng::Prng;
 use diopter_core::stream::ahead::{ReadAhead, Shape, Source, Urgency};
 
-use super::{LOST_AFTER, Replay, env_number};
+use super::{LOST_AFTER, Replay, seeds, sim_config};
 
 const CAPACITY: u64 = 256 << 10;
 
@@ -143,15 +143,7 @@ impl Run {
         disk.load(&content);
         let world = World::new(vec![disk]);
         let faults = faults.unwrap_or_else(|| Faults::swarm(&mut prng));
-        let config = SimConfig {
-            seed,
-            depth_max: 16,
-            latency_min_ns: 1_000,
-            latency_spread_ns: prng.below(100_000),
-            faults,
-            faulty: None,
-            mebibyte_ns: 0,
-        };
+        let config = sim_config(seed, prng.below(100_000), faults);
         let block = u64::from(block);
         let blocks = Blocks { read: block, write: block, memory: 512, page: 4096 };
         let access = Access { read: true, ..Access::default() };
@@ -253,11 +245,10 @@ impl Run {
 
 #[test]
 fn a_reading_with_faults_gives_the_bytes_of_the_file_or_an_error_at_their_block() {
-    let first = env_number("DIOPTER_SEED").unwrap_or(1);
-    let is_soak = std::env::var_os("DIOPTER_SOAK").is_some();
-    let seeds = env_number("DIOPTER_SEEDS").unwrap_or(if is_soak { 100_000 } else { 2_000 });
+    let seeds = seeds();
+    let count = seeds.end - seeds.start;
     let mut errors = 0;
-    for seed in (0..seeds).map(|seed| first.wrapping_add(seed)) {
+    for seed in seeds {
         let replay = Replay(seed);
         let faults = if seed % 3 == 0 { Some(Faults::NONE) } else { None };
         let mut run = Run::new(seed, faults);
@@ -265,5 +256,5 @@ fn a_reading_with_faults_gives_the_bytes_of_the_file_or_an_error_at_their_block(
         errors += run.errors;
         std::mem::forget(replay);
     }
-    assert!(errors > 0 || seeds < 100, "faults are met");
+    assert!(errors > 0 || count < 100, "faults are met");
 }

@@ -12,7 +12,7 @@ use diopter::{
     Errno, FileRange, FinishedRequest, Policies, RangeState, Refused, Request, RequestId,
 };
 use diopter_core::backend::Checked;
-use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::backend::sim::{Disk, Faults, Sim, World};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::error::RequestError;
@@ -20,7 +20,7 @@ use diopter_core::map::Identity;
 use diopter_core::prng::Prng;
 use diopter_core::stream::behind::{Growth, Shape, Sink, Space, WriteBehind};
 
-use super::{LOST_AFTER, Replay, env_number};
+use super::{LOST_AFTER, Replay, rare, seeds, sim_config};
 
 const CAPACITY: u64 = 32 << 10;
 /// Bytes of a file before its stream.
@@ -195,15 +195,7 @@ impl Run {
         disk.load(&vec![OLD; small(size)]);
         let world = World::new(vec![disk]);
         let faults = faults.unwrap_or_else(|| rare(Faults::swarm(&mut prng), &mut prng));
-        let config = SimConfig {
-            seed,
-            depth_max: 16,
-            latency_min_ns: 1_000,
-            latency_spread_ns: prng.below(100_000),
-            faults,
-            faulty: None,
-            mebibyte_ns: 0,
-        };
+        let config = sim_config(seed, prng.below(100_000), faults);
         let blocks =
             Blocks { read: u64::from(block), write: u64::from(block), memory: 512, page: 4096 };
         let access = Access { read: true, write: true, ..Access::default() };
@@ -397,25 +389,12 @@ fn errno_of(error: &RequestError) -> Errno {
     }
 }
 
-/// The first fault that cannot be repaired ends a stream, so most streams should meet none.
-fn rare(faults: Faults, prng: &mut Prng) -> Faults {
-    let rarely = |rate: u64, prng: &mut Prng| if rate == 0 { 0 } else { rate + prng.below(60) };
-    Faults {
-        eio_once: rarely(faults.eio_once, prng),
-        eio_sticky: rarely(faults.eio_sticky, prng),
-        no_space: rarely(faults.no_space, prng),
-        never: rarely(faults.never, prng),
-        ..faults
-    }
-}
-
 #[test]
 fn a_stream_with_faults_and_crashes_is_right_at_every_step() {
-    let first = env_number("DIOPTER_SEED").unwrap_or(1);
-    let is_soak = std::env::var_os("DIOPTER_SOAK").is_some();
-    let seeds = env_number("DIOPTER_SEEDS").unwrap_or(if is_soak { 100_000 } else { 2_000 });
+    let seeds = seeds();
+    let count = seeds.end - seeds.start;
     let (mut whole, mut failed) = (0, 0);
-    for seed in (0..seeds).map(|seed| first.wrapping_add(seed)) {
+    for seed in seeds {
         let replay = Replay(seed);
         let mut run = Run::new(seed, None);
         run.go();
@@ -423,7 +402,7 @@ fn a_stream_with_faults_and_crashes_is_right_at_every_step() {
         std::mem::forget(replay);
     }
     eprintln!("TRIED stream model: {whole} whole, {failed} failed");
-    assert!(seeds < 100 || whole.min(failed) > seeds / 10, "both kinds: {whole}, {failed}");
+    assert!(count < 100 || whole.min(failed) > count / 10, "both kinds: {whole}, {failed}");
 }
 
 #[test]
