@@ -13,7 +13,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -168,7 +168,7 @@ impl Files {
             file = Arc::new(opened(fd, access)?);
         }
         // Another thread may have closed the descriptor, and its number may be of another file.
-        if Inode::of(&rustix::fs::fstat(file.as_fd())?) != key.0 {
+        if Inode::of(&rustix::fs::fstat(file.local_fd().ok_or(Errno::EBADF)?)?) != key.0 {
             // Closing it would release the locks on that one.
             std::mem::forget(file);
             return Err(Errno::EBADF);

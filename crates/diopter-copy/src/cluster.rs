@@ -2,13 +2,14 @@
 //! open for reading.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use diopter::Errno;
+use diopter::rados::{self, Cluster, Connect, Error, Library, Pool, StripedObject};
+use diopter::{Errno, File};
 use diopter_rados::name::Name;
-use diopter_rados::striper;
-use diopter_rados::{Cluster, Connect, Error, Library, Pool};
 
 use crate::failure::Failure;
+use crate::source::Content;
 
 /// The clusters of a run, each connected once.
 #[derive(Default)]
@@ -35,11 +36,12 @@ impl Clusters {
 
 /// A striped object that is open for reading.
 pub struct Object {
-    pub file: striper::File,
+    object: Arc<StripedObject>,
+    file: File,
     /// Its name, for messages.
-    pub path: PathBuf,
+    path: PathBuf,
     /// Its size when it was opened.
-    pub size: u64,
+    size: u64,
     /// True if it had no mark then.
     is_complete: bool,
 }
@@ -52,75 +54,72 @@ impl Object {
         (path, name): (&Path, &Name),
         incomplete: bool,
     ) -> Result<Object, Failure> {
-        let failed = |error: Error| cannot("opening", path, &error);
+        let failed = |error: Error| Failure::of_cluster("opening", path, &error);
         let pool = clusters.pool(name).map_err(failed)?;
-        let file = striper::File::open_to_read(&pool, &name.name).map_err(failed)?;
-        let is_complete = file.is_complete().map_err(failed)?;
+        let object = StripedObject::open_to_read(&pool, &name.name).map_err(failed)?;
+        let is_complete = object.is_complete().map_err(failed)?;
         if !incomplete && !is_complete {
             let cause = "the copy that made it was interrupted, and it is not complete";
             let remedy = "copy it again, or read what there is with --incomplete";
             return Err(Failure::of_rule("opening", path, cause, remedy));
         }
-        let size = file.size().map_err(failed)?;
-        Ok(Object { file, path: path.to_owned(), size, is_complete })
+        let size = object.size().map_err(failed)?;
+        let object = Arc::new(object);
+        let file = rados::file(&object).map_err(failed)?;
+        Ok(Object { object, file, path: path.to_owned(), size, is_complete })
     }
 
-    /// Fails if the size or the mark is not what it was. The lock keeps the object from being
-    /// truncated and removed, but not from being written; without it, it may be another one.
-    pub fn check_unchanged(&self) -> Result<(), Failure> {
-        let failed = |error: Error| cannot("reading", &self.path, &error);
-        let cause = if self.file.size().map_err(failed)? != self.size {
-            "its size changed while it was read"
-        } else if self.file.is_complete().map_err(failed)? != self.is_complete {
-            "another copy wrote it while it was read"
-        } else {
-            return Ok(());
-        };
-        let remedy = "end what writes to it, and try again";
-        Err(Failure::of_rule("reading", &self.path, cause, remedy))
-    }
-
-    /// Reads a whole chunk.
-    pub fn read(&self, offset: u64, chunk: &mut [u8]) -> Result<(), Failure> {
-        read_whole((&self.file, &self.path), offset, chunk)
+    /// Returns what has changed since it was opened. The lock keeps the object from being truncated
+    /// and removed, but not from being written; without it, it may be another one.
+    fn change(&self) -> Result<Option<&'static str>, Error> {
+        if self.object.size()? != self.size {
+            return Ok(Some("its size changed while it was read"));
+        }
+        let is_same = self.object.is_complete()? == self.is_complete;
+        Ok((!is_same).then_some("another copy wrote it while it was read"))
     }
 }
 
-/// Reads a whole chunk of an open striped object.
-pub fn read_whole(
-    (file, path): (&striper::File, &Path),
-    offset: u64,
-    chunk: &mut [u8],
-) -> Result<(), Failure> {
-    let read = file.read_at(offset, chunk).map_err(|error| cannot("reading", path, &error))?;
-    if read == chunk.len() {
-        return Ok(());
+impl Content for Object {
+    fn file(&self) -> &File {
+        &self.file
     }
-    let end = offset + read as u64;
-    let cause = format!("it ends at byte {end}: another client truncated it");
-    Err(Failure::of_rule("reading", path, &cause, "try again"))
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_unchanged(&self) -> bool {
+        matches!(self.change(), Ok(None))
+    }
+
+    fn has_changed(&self) -> Failure {
+        let cause = match self.change() {
+            Err(error) => return Failure::of_cluster("reading", &self.path, &error),
+            Ok(None) => "it changed while it was read",
+            Ok(Some(cause)) => cause,
+        };
+        Failure::of_rule("reading", &self.path, cause, "end what writes to it, and try again")
+    }
+
+    fn changed_in_check(&self) -> Failure {
+        self.has_changed()
+    }
+
+    fn ended_early(&self) -> Failure {
+        let cause = "it ended before its size: another client truncated it";
+        Failure::of_rule("reading", &self.path, cause, "try again")
+    }
 }
 
 /// Parses a name; `None` if it does not start with `rados:`.
 pub fn parse(path: &Path) -> Option<Result<Name, Failure>> {
     let parsed = Name::parse(path.as_os_str())?;
-    Some(parsed.map_err(|error| cannot("opening", path, &error)))
-}
-
-/// The failure of an operation on a striped object.
-pub fn cannot(what: &'static str, on: &Path, error: &Error) -> Failure {
-    let mut cause = error.cause();
-    if let Some(number) = error.errno() {
-        // As in every other message of the copy.
-        let standard = std::io::Error::from_raw_os_error(number).to_string();
-        cause = cause.replace(&standard, &Errno::from_raw(number).to_string());
-    }
-    let usual = match is(error, Errno::ENOENT) {
-        true => "check the name, and what is there with `ceph osd pool ls` and `rados ls`",
-        false => "check the cluster with `ceph -s`",
-    };
-    let remedy = error.advice().unwrap_or(usual);
-    Failure { is_unknown: error.is_unknown(), ..Failure::of_rule(what, on, &cause, remedy) }
+    Some(parsed.map_err(|error| Failure::of_cluster("opening", path, &error)))
 }
 
 pub fn is(error: &Error, errno: Errno) -> bool {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use diopter::Errno;
+use diopter::{Errno, File};
 use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
 use diopter_os::ids::effective_user;
 use diopter_os::random;
@@ -516,6 +516,12 @@ pub fn unless_proc_is_missing(failure: Failure) -> Failure {
     }
     let cause = "the proc file system is not mounted";
     Failure::of_rule(failure.what, &failure.on, cause, "mount it: mount -t proc proc /proc")
+}
+
+/// Returns the descriptor of an open file of this machine: that of the manifest of a striped file,
+/// or of the image that a file lies in.
+pub fn fd_of(file: &File) -> BorrowedFd<'_> {
+    file.local_fd().expect("it is not of a cluster")
 }
 
 #[cfg(test)]

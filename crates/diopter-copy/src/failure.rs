@@ -102,6 +102,11 @@ impl Failure {
         if let diopter::Error::Layout(error) = error {
             return Failure::of_layout(what, error);
         }
+        if let diopter::Error::Cluster(failed) = error {
+            let (offset, length) = (failed.range.start(), failed.range.length());
+            let place = Some(Box::new(FailedPlace { offset, length, object: None }));
+            return Failure { place, ..Failure::of_cluster(what, on, &failed.error) };
+        }
         let mut failure = Failure::of_errno(what, on, error.errno());
         if let diopter::Error::Io(error) = error
             && !error.range.is_empty()
@@ -116,6 +121,24 @@ impl Failure {
             failure.place = Some(Box::new(FailedPlace { offset, length, object }));
         }
         failure
+    }
+
+    /// Returns the failure of an operation on a striped object of a cluster.
+    pub fn of_cluster(what: &'static str, on: &Path, error: &diopter::rados::Error) -> Failure {
+        let mut cause = error.cause();
+        if let Some(number) = error.errno() {
+            // As in every other message of the copy.
+            let standard = std::io::Error::from_raw_os_error(number).to_string();
+            cause = cause.replace(&standard, &Errno::from_raw(number).to_string());
+        }
+        let usual = match error.errno() {
+            Some(number) if number == Errno::ENOENT.raw() => {
+                "check the name, and what is there with `ceph osd pool ls` and `rados ls`"
+            }
+            _ => "check the cluster with `ceph -s`",
+        };
+        let remedy = error.advice().unwrap_or(usual);
+        Failure { is_unknown: error.is_unknown(), ..Failure::of_rule(what, on, &cause, remedy) }
     }
 
     /// Returns the failure of a striped file, on the part that is wrong.

@@ -1,6 +1,5 @@
 //! The copy of one file: into a temporary that becomes the target, or in place onto a device.
 
-use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -9,7 +8,7 @@ use diopter_os::space;
 
 use crate::content::Hashing;
 use crate::device;
-use crate::dir::{Entry, Inode, id_of};
+use crate::dir::{Entry, Inode, fd_of, id_of};
 use crate::failure::{Failure, Step, Stop};
 use crate::flow::{Moved, Transfer};
 use crate::observer::Pass;
@@ -98,7 +97,7 @@ fn replace(session: &mut Session<'_>, source: &Source, target: &Entry) -> Step<(
     let mut recorder = temporary.recorder();
     match fill_and_finish(session, source, &temporary, &mut recorder, target) {
         Ok(passed) => {
-            let copy = session.identify(&source.metadata, temporary.file.as_fd());
+            let copy = session.identify(&source.metadata, fd_of(&temporary.file));
             temporary.publish(target)?;
             session.note_copied(&source.metadata, target, copy);
             session.flush_dir(&target.dir)?;
@@ -146,7 +145,7 @@ fn written_before(
         if range.start >= start {
             break;
         }
-        let hole = match space::seek_hole(temporary.file.as_fd(), range.start) {
+        let hole = match space::seek_hole(fd_of(&temporary.file), range.start) {
             Ok(hole) => hole,
             Err(Errno::ENXIO) => range.start,
             // Holes are not reported: the record is not trusted.
@@ -179,7 +178,7 @@ pub fn leave(
     if session.flush_for_resume(&temporary.file) {
         recorder.note_all_flushed();
     }
-    match recorder.write(temporary.file.as_fd()) {
+    match recorder.write(fd_of(&temporary.file)) {
         true => temporary.keep(),
         false => temporary.discard(),
     }
@@ -219,7 +218,7 @@ pub fn finish(
     session.check_stop()?;
     let mode = session.new_mode(&target.dir, source.metadata.mode() & 0o777, 0o666);
     let attributes = (&*path, session.attributes(Some(mode)));
-    let lost = preserve::copy(source.file.as_fd(), &source.metadata, file.as_fd(), attributes)?;
+    let lost = preserve::copy(fd_of(&source.file), &source.metadata, fd_of(file), attributes)?;
     session.note_lost(&path, &lost);
     session.flush(output)?;
     session.check_stop()
@@ -239,7 +238,7 @@ fn fill(
     temporary: &Temporary,
     recorder: &mut Recorder,
 ) -> Step<Passed> {
-    let (fd, path) = (temporary.file.as_fd(), temporary.path());
+    let (fd, path) = (fd_of(&temporary.file), temporary.path());
     let resumed = temporary.start;
     session.observer().begins(Pass::Copy, &source.path, source.size);
     let is_reflinked = resumed == 0 && reflink(session, source, &temporary.file)?;
@@ -288,7 +287,7 @@ pub fn reflink(session: &Session<'_>, source: &Source, temporary: &File) -> Step
         && source.size > 0;
     // Whatever the errno is (EOPNOTSUPP, EXDEV, EINVAL, ETXTBSY ...), the copy that follows works
     // or reports why not.
-    if !is_wanted || space::reflink(source.file.as_fd(), temporary.as_fd()).is_err() {
+    if !is_wanted || space::reflink(fd_of(&source.file), fd_of(temporary)).is_err() {
         return Ok(false);
     }
     let size = temporary.size();

@@ -3,7 +3,6 @@
 //! within the bound on memory.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 use diopter::File;
@@ -31,11 +30,14 @@ pub struct PreferredSizes {
 impl PreferredSizes {
     /// Returns the preference of an open file of `size` bytes, if any.
     pub fn of(&mut self, file: &File, size: u64) -> Option<Preferred> {
-        if let Some(striping) = file.striping() {
-            return Preferred::of_striping(striping);
+        match (file.striping(), file.local_fd()) {
+            // Each object of a cluster is one operation.
+            (Some(striping), None) => return Some(Preferred::of(striping)),
+            (Some(striping), Some(_)) => return Preferred::of_striping(striping),
+            (None, _) => {}
         }
         // A layout that is not understood has no preference.
-        let layout = foreign::of_descriptor(file.as_fd()).ok().flatten();
+        let layout = foreign::of_descriptor(file.local_fd()?).ok().flatten();
         let metadata = file.metadata().ok()?;
         let device = match file.kind() {
             FileKind::BlockDevice => metadata.rdev(),
@@ -51,8 +53,11 @@ impl PreferredSizes {
 impl Preferred {
     /// Returns the preference of a striped file; `None` if it has one object.
     fn of_striping(striping: Striping) -> Option<Preferred> {
-        let preferred = Preferred { width: striping.width(), stripe: striping.stripe_size() };
-        (striping.object_count() > 1).then_some(preferred)
+        (striping.object_count() > 1).then(|| Preferred::of(striping))
+    }
+
+    fn of(striping: Striping) -> Preferred {
+        Preferred { width: striping.width(), stripe: striping.stripe_size() }
     }
 
     /// Returns the preference of a layout; `None` if the file lies on one object.

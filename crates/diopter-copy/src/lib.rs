@@ -47,7 +47,6 @@ mod record;
 
 mod preserve;
 
-mod cluster;
 mod read_from;
 
 mod observer;
@@ -56,6 +55,8 @@ mod place;
 mod segments;
 
 mod source;
+
+mod cluster;
 
 mod device;
 mod walk;
@@ -69,8 +70,6 @@ mod temporary;
 mod links;
 mod content;
 mod fit;
-mod read_ahead;
-mod write_behind;
 
 mod flow;
 mod shape;

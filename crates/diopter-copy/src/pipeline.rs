@@ -9,7 +9,6 @@ use std::time::Duration;
 use diopter::engine::{BackendChoice, DepthReport};
 use diopter::internals::EngineRequest;
 use diopter::internals::Progress;
-use diopter::internals::RequestError;
 use diopter::internals::{Event, Host, Limits, Pass, Pump, Step, Stopped};
 use diopter::{Engine, EngineOptions, Errno, Error, File, FileRange, IoBuf, Request, SetupError};
 
@@ -155,8 +154,12 @@ impl Pipeline {
             pump.host_mut().note(Event::Done(done));
         }
         let (job, free) = pump.into_parts();
-        // The hash of a pass that ended early would take zeros up to the end of the file.
-        let moved = ended.map(|()| job.finish());
+        let moved = match ended {
+            Ok(()) => Ok(job.finish()),
+            // The hash of a pass that ended early would take zeros up to the end of the file. The
+            // cause is complete once nothing is in flight.
+            Err(why) => Err(job.interruption(why)),
+        };
         self.free = free;
         if is_large {
             for file in files.into_iter().flatten() {
@@ -227,12 +230,18 @@ fn pass_of(transfer: &Transfer<'_>, shape: Shape) -> Pass {
     }
 }
 
+/// Why a pump did not run to its end.
+enum Halted {
+    Stopped(Stopped),
+    Signal(Signal),
+}
+
 /// Runs a pump on an engine to its end, or until it is stopped.
-fn drive(engine: &Engine, pump: &mut Pump<Job<'_>>) -> Result<(), Interruption> {
+fn drive(engine: &Engine, pump: &mut Pump<Job<'_>>) -> Result<(), Halted> {
     loop {
-        let step = pump.step(&mut idle()).map_err(|why| pump.host_mut().interruption(why))?;
+        let step = pump.step(&mut idle()).map_err(Halted::Stopped)?;
         if let Some(signal) = pump.host_mut().signal.take() {
-            return Err(Interruption::Signal(signal));
+            return Err(Halted::Signal(signal));
         }
         match step {
             Step::Over => return Ok(()),
@@ -269,14 +278,19 @@ impl Job<'_> {
         self.transfer.target.expect("only a transfer with a target writes")
     }
 
-    fn interruption(&self, why: Stopped) -> Interruption {
+    fn interruption(&self, why: Halted) -> Interruption {
         match why {
-            Stopped::Read(error) => Interruption::Read(named(self.transfer.source, error)),
-            Stopped::Write(error) => Interruption::Write(named(self.target(), error)),
-            Stopped::Flush(error) => Interruption::Flush(error.into()),
-            Stopped::Seek(errno) => Interruption::Seek(errno),
-            Stopped::Memory(errno) => Interruption::Memory(errno),
-            Stopped::SourceChanged => Interruption::SourceChanged,
+            Halted::Signal(signal) => Interruption::Signal(signal),
+            Halted::Stopped(Stopped::Read(error)) => {
+                Interruption::Read(self.transfer.source.explain_error(error))
+            }
+            Halted::Stopped(Stopped::Write(error)) => {
+                Interruption::Write(self.target().explain_error(error))
+            }
+            Halted::Stopped(Stopped::Flush(error)) => Interruption::Flush(error.into()),
+            Halted::Stopped(Stopped::Seek(errno)) => Interruption::Seek(errno),
+            Halted::Stopped(Stopped::Memory(errno)) => Interruption::Memory(errno),
+            Halted::Stopped(Stopped::SourceChanged) => Interruption::SourceChanged,
         }
     }
 
@@ -350,14 +364,6 @@ impl<'r> Host for Job<'r> {
                 self.tuning.note(self.transfer.target.is_some(), progress);
             }
         }
-    }
-}
-
-/// Adds the object of a striped file that a request failed on.
-pub fn named(file: &File, error: RequestError) -> Error {
-    match error {
-        RequestError::Io(error) => file.name_object(error).into(),
-        error @ RequestError::Admit(_) => error.into(),
     }
 }
 

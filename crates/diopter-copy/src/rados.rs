@@ -2,38 +2,27 @@
 //! new object is created exclusively, has a mark until it is complete, and is removed if the copy
 //! fails; an existing one without the mark is written in place.
 
-use std::fs::Metadata;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::thread;
+use std::sync::Arc;
 
-use diopter::internals::next_data;
+use diopter::rados::{self, Access, Error, Layout, Open, Pool, StripedObject};
 use diopter::{Errno, File};
 use diopter_rados::name::Name;
-use diopter_rados::striper::{self, Access, Layout, Open};
-use diopter_rados::{Error, Pool};
 use rustix::fs::Mode;
 
-use crate::cluster::{Clusters, Object, cannot, is, read_whole};
-use crate::content::ContentHash;
+use crate::cluster::{Clusters, Object, is};
 use crate::dir::Entry;
 use crate::failure::{Failure, Step, Stop};
-use crate::flow::{Moved, RouteTotals, Zeros};
+use crate::flow::Zeros;
+use crate::image::Input;
 use crate::image_path;
-use crate::observer::Pass;
 use crate::options::WhenThere;
 use crate::place::{self, Existing};
-use crate::read_ahead::{FILE_THREADS, OBJECT_THREADS, Read, ReadAhead};
-use crate::read_from::ReadFrom;
-use crate::report::ReadBack;
-use crate::session::{Passed, Session};
+use crate::segments::{Holes, Segments};
+use crate::session::{Output, Passed, Session};
+use crate::source::Content;
 use crate::temporary::Unrecorded;
-use crate::watched::Watched;
-use crate::write_behind::{WRITE_THREADS, Write, WriteBehind};
-
-/// Bytes by which the size is raised at once.
-const GROW_BYTES: u64 = 256 << 20;
 
 const REMOVE_BY_HAND: &str =
     "remove them with `rados --striper rm`, when no other client has the object open";
@@ -72,8 +61,8 @@ fn copy_between(
         let remedy = "copy to a plain file first, and that to the target";
         return refused("one name is a striped object, and the other is in an image", remedy);
     }
-    let from = from.transpose().map_err(|error| cannot("opening", source, &error))?;
-    let to = to.transpose().map_err(|error| cannot("writing", target, &error))?;
+    let from = from.transpose().map_err(|error| Failure::of_cluster("opening", source, &error))?;
+    let to = to.transpose().map_err(|error| Failure::of_cluster("writing", target, &error))?;
     match (from, to) {
         (Some(name), None) => get(session, (source, &name), target),
         (None, Some(name)) => put(session, source, (target, &name)),
@@ -111,7 +100,7 @@ fn replace(session: &mut Session<'_>, source: &Object, target: &Entry) -> Step<(
     match fill(session, source, &temporary, target) {
         Ok(passed) => {
             temporary.publish(target)?;
-            session.count_bytes(source.size, &passed);
+            session.count(source, &passed);
             Ok(())
         }
         Err(stop) => {
@@ -128,101 +117,105 @@ fn fill(
     target: &Entry,
 ) -> Step<Passed> {
     let path = target.path();
-    let failed = |error: diopter::Error| Failure::of_engine("writing", &path, &error);
     let fd = temporary.as_fd().try_clone_to_owned();
     let fd = fd.map_err(|error| Failure::of_io("writing", &path, &error))?;
-    let file = File::try_from(fd).map_err(failed)?;
-    file.set_len(source.size).map_err(failed)?;
-    let read = |offset, chunk: &mut [u8]| source.read(offset, chunk);
+    let file = File::try_from(fd).map_err(|error| Failure::of_engine("writing", &path, &error))?;
+    let output = Output { file: &file, path: &path };
+    let segments = all_of(source);
+    session.reserve(source, output, segments.clone())?;
     let zeros = session.zeros();
-    let write = |offset, chunk: &[u8]| {
-        if zeros == Zeros::Written {
-            return file.write_all_at(chunk, offset).map_err(failed);
-        }
-        let mut from = 0;
-        while let Some(run) = next_data(chunk, from) {
-            from = run.end;
-            let at = offset + len_of(run.start);
-            file.write_all_at(&chunk[run], at).map_err(failed)?;
-        }
-        Ok(())
-    };
-    let of = (Pass::Copy, &*source.path, source.size);
-    let hash = pass(session, of, (&read, OBJECT_THREADS), Sink::Here(&write))?;
-    source.check_unchanged()?;
+    let passed = Passed::whole(session.move_all(source, output, (segments, zeros))?);
     let mode = Mode::from_bits_truncate(session.new_mode(&target.dir, 0o666, 0o666));
     rustix::fs::fchmod(temporary.as_fd(), mode)
         .map_err(|errno| Failure::of_errno("setting the permissions", &path, errno.into()))?;
-    file.sync_all().map_err(|error| Failure::of_engine("flushing", &path, &error))?;
-    let read_back = |offset, chunk: &mut [u8]| {
-        let read = file.read_exact_at(chunk, offset);
-        read.map_err(|error| Failure::of_engine("reading back", &path, &error))
-    };
-    let watched = Watched::begin(&file);
-    let back = verify(session, (&path, source.size), hash, (&read_back, FILE_THREADS))?;
-    let mut reads = RouteTotals { direct: source.size, ..RouteTotals::default() };
-    let from = watched.end(&file, &mut reads);
-    let is_direct = reads.buffered == 0;
-    back.map_or(Ok(()), |both| session.compare(&path, both, ReadBack { is_direct, from }))?;
+    session.flush(output)?;
+    session.read_back(source, output, &passed, Holes::Kept)?;
     session.check_stop()?;
-    Ok(passed_of(source.size, hash))
+    Ok(passed)
+}
+
+/// An object, and a file that becomes one, is copied with its holes as zeros.
+fn all_of(source: &dyn Content) -> Segments {
+    Segments::new(Holes::Filled, source.size(), 1)
 }
 
 // --- into the cluster
 // ----------------------------------------------------------------------------------------------
 
 fn put(session: &mut Session<'_>, source: &Path, (target, name): (&Path, &Name)) -> Step<()> {
-    let opening = |error: diopter::Error| match error.errno() {
-        Errno::EISDIR => {
-            let remedy = "copy its files one by one: a striped object is the content of one";
-            Failure::of_rule("copying", source, "it is a directory", remedy)
-        }
-        _ => Failure::of_engine("opening", source, &error),
-    };
-    let file = File::options().read(true).striped(true).open(source).map_err(opening)?;
-    let metadata = file.metadata().map_err(opening)?;
-    let size = file.size().map_err(opening)?;
-    let failed = |error: Error| cannot("writing", target, &error);
+    if source.is_dir() {
+        let (cause, remedy) = (
+            "it is a directory",
+            "copy its files one by one: a striped object is the content of one",
+        );
+        return Err(Failure::of_rule("copying", source, cause, remedy).into());
+    }
+    let input = Input::of_path(source)?;
+    let failed = |error: Error| Failure::of_cluster("writing", target, &error);
     let pool = Clusters::default().pool(name).map_err(failed)?;
     let (mut object, is_new) = create_or_open(session, &pool, (target, name))?;
-    let input = Input { file: &file, metadata: &metadata, path: source, size };
     if !is_new {
         session.begin_in_place(target);
-        if object.size().map_err(failed)? > size {
+        if object.size().map_err(failed)? > input.size {
             let flag = session.stop();
-            let cut = object.set_len(size, &|| flag.requested().is_none());
+            let cut = object.set_len(input.size, &|| flag.requested().is_none());
             if cut.as_ref().is_err_and(|error| is(error, Errno::EINTR)) {
                 session.check_stop()?;
             }
             cut.map_err(failed)?;
         }
     }
+    object.expect_size(input.size);
+    let object = Arc::new(object);
     let mut done = write(session, &input, (&object, target));
     if is_new && done.is_ok() {
-        let completed = object.complete().map_err(|error| failed(error).into());
-        done = completed.and(done);
+        done = object.complete().map_err(|error| failed(error).into()).and(done);
     }
     match done {
         Ok(passed) => {
             session.begin_objects();
-            session.count_bytes(size, &passed);
+            session.count(&input, &passed);
             Ok(())
         }
-        Err(stop) if is_new => Err(remove(session, object, target, stop)),
-        Err(stop) => Err(stop),
+        Err(stop) => {
+            // A write that may take effect later is reported next to the reason for the end.
+            if let Some(unknown) = object.unknown_write()
+                && !matches!(&stop, Stop::Failed(failure) if failure.is_unknown)
+            {
+                session.note_failure(&failed(unknown));
+            }
+            Err(if is_new { remove(session, &object, target, stop) } else { stop })
+        }
     }
+}
+
+/// Writes the whole content, and with `--verify` reads it back. A write that has finished is on the
+/// stores.
+fn write(
+    session: &mut Session<'_>,
+    input: &Input,
+    (object, target): (&Arc<StripedObject>, &Path),
+) -> Step<Passed> {
+    let failed = |error: Error| Failure::of_cluster("writing", target, &error);
+    let file = rados::file(object).map_err(failed)?;
+    let output = Output { file: &file, path: target };
+    let zeros = Zeros::Written;
+    let passed = Passed::whole(session.move_all(input, output, (all_of(input), zeros))?);
+    session.read_back(input, output, &passed, Holes::Filled)?;
+    session.check_stop()?;
+    Ok(passed)
 }
 
 /// Removes the objects of a copy that ended early, and returns the last reason. Objects that are
 /// left keep the mark, as the first one is removed last; they are reported after what ended the
 /// copy. A signal ends the removal after a failure, and not the one that it began.
-fn remove(session: &mut Session<'_>, object: striper::File, target: &Path, stop: Stop) -> Stop {
+fn remove(session: &mut Session<'_>, object: &StripedObject, target: &Path, stop: Stop) -> Stop {
     let (flag, is_signal) = (session.stop(), matches!(stop, Stop::Signal(_)));
     let goes_on = || is_signal || flag.requested().is_none();
-    let Err(error) = object.remove(&goes_on) else {
+    let Err(error) = object.remove_shared(&goes_on) else {
         return stop;
     };
-    let mut failure = cannot("removing the objects", target, &error);
+    let mut failure = Failure::of_cluster("removing the objects", target, &error);
     if error.advice().is_none() || is(&error, Errno::EBUSY) {
         failure.remedy = REMOVE_BY_HAND.to_owned();
     }
@@ -240,13 +233,13 @@ fn create_or_open(
     session: &mut Session<'_>,
     pool: &Pool,
     (target, name): (&Path, &Name),
-) -> Step<(striper::File, bool)> {
-    let failed = |error: Error| cannot("writing", target, &error);
-    let refused = |cause: &str, remedy: &str| -> Step<(striper::File, bool)> {
+) -> Step<(StripedObject, bool)> {
+    let failed = |error: Error| Failure::of_cluster("writing", target, &error);
+    let refused = |cause: &str, remedy: &str| -> Step<(StripedObject, bool)> {
         Err(Failure::of_rule("writing", target, cause, remedy).into())
     };
     let how = Open::new(Access::Write);
-    match striper::File::create_incomplete(pool, &name.name, Layout::default(), how.lease) {
+    match StripedObject::create_incomplete(pool, &name.name, Layout::default(), how.lease) {
         Ok(object) => return Ok((object, true)),
         Err(error) if is(&error, Errno::EEXIST) => {}
         Err(error) => {
@@ -261,152 +254,6 @@ fn create_or_open(
         let cause = "it exists, and its content would be lost";
         return refused(cause, "name a new object, or write it in place with --overwrite");
     }
-    let object = striper::File::open(pool, &name.name, &how).map_err(failed)?;
+    let object = StripedObject::open(pool, &name.name, &how).map_err(failed)?;
     Ok((object, false))
-}
-
-struct Input<'a> {
-    file: &'a File,
-    metadata: &'a Metadata,
-    path: &'a Path,
-    size: u64,
-}
-
-impl Input<'_> {
-    fn is_unchanged(&self) -> bool {
-        let stamp = |it: &Metadata| (it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec());
-        let now = self.file.metadata().ok();
-        now.is_some_and(|now| stamp(&now) == stamp(self.metadata))
-    }
-}
-
-fn write(
-    session: &mut Session<'_>,
-    input: &Input<'_>,
-    (object, target): (&striper::File, &Path),
-) -> Step<Passed> {
-    let read = |offset, chunk: &mut [u8]| {
-        let read = input.file.read_exact_at(chunk, offset);
-        read.map_err(|error| Failure::of_engine("reading", input.path, &error))
-    };
-    let write = |offset: u64, chunk: &[u8]| {
-        let end = offset + len_of(chunk.len());
-        // Raising the size is an operation by itself, for many chunks.
-        let grown = object.grow_to(end.next_multiple_of(GROW_BYTES).min(input.size));
-        let written = grown.and_then(|()| object.write_at(offset, chunk));
-        written.map_err(|error| cannot("writing", target, &error))
-    };
-    let of = (Pass::Copy, input.path, input.size);
-    let hash = pass(session, of, (&read, FILE_THREADS), Sink::Behind(&write))?;
-    if !input.is_unchanged() {
-        let cause = "it was changed during the copy";
-        let remedy = "end what writes to it, or use a snapshot";
-        return Err(Failure::of_rule("reading", input.path, cause, remedy).into());
-    }
-    let read_back = |offset, chunk: &mut [u8]| read_whole((object, target), offset, chunk);
-    let back = verify(session, (target, input.size), hash, (&read_back, OBJECT_THREADS))?;
-    let read = ReadBack { is_direct: true, from: ReadFrom::Server };
-    back.map_or(Ok(()), |both| session.compare(target, both, read))?;
-    Ok(passed_of(input.size, hash))
-}
-
-// --- both
-// ----------------------------------------------------------------------------------------------
-
-/// The use of what a pass reads.
-#[derive(Clone, Copy)]
-enum Sink<'a> {
-    /// None but the hash.
-    None,
-    /// Written by the thread of the pass, in order.
-    Here(&'a Write<'a>),
-    /// Written by others, in any order.
-    Behind(&'a Write<'a>),
-}
-
-/// Reads chunks on other threads, and passes them on in order. Returns the hash with `--verify`.
-fn pass(
-    session: &mut Session<'_>,
-    (pass, path, size): (Pass, &Path, u64),
-    (read, threads): (&Read<'_>, usize),
-    sink: Sink<'_>,
-) -> Step<Option<blake3::Hash>> {
-    session.observer().begins(pass, path, size);
-    let mut hash = ContentHash::new(session.hashing());
-    let out = if matches!(sink, Sink::Behind(_)) { WRITE_THREADS } else { 0 };
-    thread::scope(|scope| {
-        let mut ahead = ReadAhead::start(scope, (path, size), read, (threads, out))?;
-        let behind = match sink {
-            Sink::Behind(write) => Some(WriteBehind::start(scope, path, write, &ahead.memory())?),
-            Sink::None | Sink::Here(_) => None,
-        };
-        let mut reached = 0;
-        let mut pass_on = || -> Step<()> {
-            while !behind.as_ref().is_some_and(WriteBehind::has_failed)
-                && let Some(chunk) = ahead.next()?
-            {
-                session.check_stop()?;
-                let (end, length) = (chunk.end(), len_of(chunk.length));
-                if let Some(hash) = &mut hash {
-                    hash.update(chunk.offset, chunk.bytes());
-                }
-                if let Some(behind) = &behind {
-                    behind.put(chunk);
-                    let written = behind.written();
-                    session.observer().moved(written - reached);
-                    session.observer().reached(written);
-                    reached = written;
-                } else {
-                    if let Sink::Here(write) = sink {
-                        write(chunk.offset, chunk.bytes())?;
-                    }
-                    ahead.give_back(chunk);
-                    session.observer().moved(length);
-                    session.observer().reached(end);
-                }
-                session.pace().pay(length);
-                while !session.pace().is_paid() {
-                    session.check_stop()?;
-                    session.pace().wait();
-                }
-            }
-            Ok(())
-        };
-        if let Err(stop) = pass_on() {
-            // A write that may take effect later is reported next to the reason for the end.
-            if let Some(unknown) = behind.and_then(WriteBehind::abandon) {
-                session.note_failure(&unknown);
-            }
-            return Err(stop);
-        }
-        if let Some(behind) = behind {
-            let written = behind.finish()?;
-            session.check_stop()?;
-            session.observer().moved(written - reached);
-            session.observer().reached(written);
-        }
-        Ok(hash.map(|hash| hash.finish(size)))
-    })
-}
-
-/// With `--verify`, reads what was written. Returns the hashes of the source and of the target.
-fn verify(
-    session: &mut Session<'_>,
-    (target, size): (&Path, u64),
-    source_hash: Option<blake3::Hash>,
-    read: (&Read<'_>, usize),
-) -> Step<Option<[blake3::Hash; 2]>> {
-    let Some(source_hash) = source_hash else { return Ok(None) };
-    let target_hash = pass(session, (Pass::Verify, target, size), read, Sink::None)?;
-    let target_hash = target_hash.expect("as for the source");
-    Ok(Some([source_hash, target_hash]))
-}
-
-fn passed_of(size: u64, hash: Option<blake3::Hash>) -> Passed {
-    let totals = RouteTotals { direct: size, ..RouteTotals::default() };
-    Passed::whole(Moved { reads: totals.clone(), writes: totals, hash })
-}
-
-fn len_of(length: usize) -> u64 {
-    u64::try_from(length).expect("lengths have 64 bits")
 }

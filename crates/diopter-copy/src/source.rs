@@ -10,10 +10,10 @@ use diopter::{Errno, File};
 use diopter_layouts::layout::Layout;
 use diopter_os::file::{FileKind, reopen_buffered};
 use diopter_os::file_system::FileSystem;
-use diopter_os::rw::read_once;
 use rustix::fs::FileType;
+use rustix::io::retry_on_intr;
 
-use crate::dir::{Entry, Inode, unless_proc_is_missing};
+use crate::dir::{Entry, Inode, fd_of, unless_proc_is_missing};
 use crate::failure::Failure;
 use crate::options::OpenAs;
 use crate::record::SourceIdentity;
@@ -34,6 +34,12 @@ pub trait Content {
     /// Returns true if its file system may prefer a size of requests.
     fn has_preference(&self) -> bool {
         true
+    }
+
+    /// Returns the failure of a check whose content is not unchanged.
+    fn changed_in_check(&self) -> Failure {
+        let cause = "it changed while it was read";
+        Failure::of_rule("reading", self.path(), cause, "end what writes to it, or read a snapshot")
     }
 
     /// Returns the failure of a copy whose source had fewer bytes than its size says.
@@ -138,7 +144,7 @@ impl Source {
         let size = file.size().map_err(failed)?;
         let has_no_size = size == 0 && file.striping().is_none() && metadata.is_file();
         let first =
-            if has_no_size { rustix::io::pread(&file, &mut [0u8; 1][..], 0) } else { Ok(0) };
+            if has_no_size { rustix::io::pread(fd_of(&file), &mut [0u8; 1][..], 0) } else { Ok(0) };
         let first = first.map_err(|errno| Failure::of_errno("reading", path, errno.into()))?;
         if first > 0 {
             // As in /proc: an empty copy would pass for the content.
@@ -222,7 +228,8 @@ fn has_hidden_content(file: &File) -> Result<bool, Errno> {
             // Without O_DIRECT any offset will do.
             let plain = reopen_buffered(object, true, false)?;
             let size = stat.st_size.unsigned_abs();
-            let has_more = read_once(plain.as_fd(), &mut [0], size)? > 0;
+            let next = retry_on_intr(|| rustix::io::pread(&plain, &mut [0u8; 1][..], size))?;
+            let has_more = next > 0;
             // A file that grows, as a log does, reports it.
             if has_more && rustix::fs::fstat(object)?.st_size == stat.st_size {
                 return Ok(true);

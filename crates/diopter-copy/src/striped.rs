@@ -12,7 +12,7 @@ use diopter_layouts::layout::{Layout, Object, ObjectKind};
 use diopter_os::space;
 
 use crate::chattr;
-use crate::dir::{Entry, Inode};
+use crate::dir::{Entry, Inode, fd_of};
 use crate::failure::{Failure, LackingSpace, Step};
 use crate::flow::Zeros;
 use crate::preserve;
@@ -216,7 +216,7 @@ fn preserve_like(
     }
     let path = target.path();
     let attributes = (&*path, attributes);
-    let lost = preserve::copy(source.file.as_fd(), &source.metadata, layout.as_fd(), attributes)?;
+    let lost = preserve::copy(fd_of(&source.file), &source.metadata, layout.as_fd(), attributes)?;
     session.note_lost(&path, &lost);
     layout.deny_other_writers().map_err(|error| Failure::of_layout("writing", &error))
 }

@@ -34,7 +34,8 @@ impl Watched {
     /// cache, its pages are dropped, so that the bytes come from below.
     pub fn begin(file: &File) -> Watched {
         let systems: Vec<FileSystem> = file.object_descriptors().map(FileSystem::of).collect();
-        let below = systems.iter().map(|system| below(*system)).max().unwrap_or(ReadFrom::Cache);
+        // Without a local object it is one of a cluster.
+        let below = systems.iter().map(|system| below(*system)).max().unwrap_or(ReadFrom::Server);
         let is_direct = match file.try_direct().reads {
             DirectState::Proved => true,
             // A device is read as it is, and what a server does is not claimed.
@@ -106,6 +107,7 @@ fn size_of(object: BorrowedFd<'_>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dir::fd_of;
     use std::path::Path;
 
     const BYTES: u64 = 40_000;
@@ -152,7 +154,7 @@ mod tests {
         drop_pages(&file);
         let watched = Watched::begin(&file);
         assert_eq!(watched.before, Some(0));
-        let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()));
+        let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd_of(&file)));
         std::fs::read(name).unwrap();
         let mut totals = read(0);
         assert_eq!(watched.end(&file, &mut totals), ReadFrom::Device, "it was not there before");

@@ -94,7 +94,7 @@ pub struct Plan {
     pub completion: (&'static str, &'static str),
 }
 
-/// Plans a request on a target and its objects.
+/// Plans a request on a target and its local objects, none if they are remote.
 pub fn plan(
     target: &Target,
     objects: &[Arc<LocalObject>],
@@ -369,7 +369,9 @@ impl Facts {
             // An unknown state is not a fact.
             let Ok((object, start)) = target.locate(strided.start()) else { continue };
             let on_object = FileRange::new(start, start + strided.length());
-            facts.add(&objects[usize::from(object.0)], on_object);
+            // A remote object has no pages of this machine.
+            let Some(object) = objects.get(usize::from(object.0)) else { continue };
+            facts.add(object, on_object);
         }
         facts
     }

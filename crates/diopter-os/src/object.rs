@@ -29,6 +29,13 @@ impl ObjectHandle {
         u32::try_from(number).ok().filter(|_| number < i64::from(NUMBERS_MAX))
     }
 
+    /// Returns true for the number of a remote object.
+    #[must_use]
+    #[inline]
+    pub fn is_remote(self) -> bool {
+        self.0 < -NUMBERS_MAX
+    }
+
     /// Returns the descriptor; below 0 for what is not a file, which each system call refuses with
     /// `EBADF`.
     #[inline]

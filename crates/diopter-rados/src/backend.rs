@@ -253,11 +253,17 @@ fn finish(source: &Source, transferred: Transferred) -> FinishedBio {
     let is_write = spec.op == Op::Write;
     // Without the lock another client may have removed objects meanwhile. It is unknown whether
     // what was written is there, as after a write without a reply.
-    if is_sent && source.prove().is_err() {
-        return bio.finish(Err(if is_write { Errno::ETIMEDOUT } else { Errno::ESTALE }));
-    }
-    if let Some(code) = failure {
-        return bio.finish(Err(Errno::from_raw(code.saturating_neg())));
+    let failure = match failure {
+        _ if is_sent && source.prove().is_err() => {
+            Some(if is_write { Errno::ETIMEDOUT } else { Errno::ESTALE })
+        }
+        code => code.map(|code| Errno::from_raw(code.saturating_neg())),
+    };
+    if let Some(errno) = failure {
+        if is_write && matches!(errno, Errno::ETIMEDOUT | Errno::ESHUTDOWN) {
+            source.note_unknown(errno);
+        }
+        return bio.finish(Err(errno));
     }
     if is_write {
         source.note_written(&spec);

@@ -9,7 +9,7 @@ mod ready;
 mod shorten;
 mod transfer;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +29,9 @@ pub const INCOMPLETE: &str = "diopter.incomplete";
 
 /// Bytes of its value, the cookie of the creator's lock, at most.
 const INCOMPLETE_MAX: usize = 64;
+
+/// Bytes by which writes raise the size at once if that many are expected.
+const GROW_BYTES: u64 = 256 << 20;
 
 /// Attempts to raise the size. Each one that fails is one in which another client raised it.
 const GROW_ATTEMPTS: u32 = 100;
@@ -75,9 +78,13 @@ pub struct File {
     access: Access,
     lease: Option<Lease>,
     /// It was created with the mark, whose value is the cookie of the lease.
-    is_marked: bool,
+    is_marked: AtomicBool,
     /// The size that is known: under the lock it becomes smaller only by [`File::set_len`].
     size: AtomicU64,
+    /// Writes raise the size by as much as [`GROW_BYTES`] at once up to this.
+    expected: AtomicU64,
+    /// The errno of the first request of an engine that may take effect later; 0 for none.
+    unknown: AtomicI32,
     /// Locked while the size is raised.
     growing: Mutex<()>,
     /// Queues without operations, for the next request.
@@ -185,7 +192,7 @@ impl File {
         }
         let lease = Lease::take(pool, (object_name(name, 0), cookie), lease_of(pool, &how)?, steps);
         let file = File::new(pool, name, (layout, 0), how.access, Some(lease?));
-        Ok(File { is_marked, ..file })
+        Ok(File { is_marked: AtomicBool::new(is_marked), ..file })
     }
 
     fn new(
@@ -196,8 +203,19 @@ impl File {
         lease: Option<Lease>,
     ) -> File {
         let (pool, name, size) = (pool.clone(), name.to_owned(), AtomicU64::new(size));
-        let (growing, queues) = (Mutex::new(()), Mutex::default());
-        File { pool, name, layout, access, lease, is_marked: false, size, growing, queues }
+        File {
+            pool,
+            name,
+            layout,
+            access,
+            lease,
+            is_marked: AtomicBool::new(false),
+            size,
+            expected: AtomicU64::new(0),
+            unknown: AtomicI32::new(0),
+            growing: Mutex::new(()),
+            queues: Mutex::default(),
+        }
     }
 
     /// Returns the layout.
@@ -225,18 +243,18 @@ impl File {
     ///
     /// # Errors
     /// Fails with [`Lease`](crate::ErrorKind::Lease) if it is not.
-    pub fn complete(&mut self) -> Result<(), Error> {
+    pub fn complete(&self) -> Result<(), Error> {
         let lease = self.lease_to("complete")?;
         let steps = |steps: WriteOp| self.compare_mark(steps)?.remove_attribute(INCOMPLETE);
         lease.operate("complete", steps).map_err(|error| self.of_mark(error))?;
-        self.is_marked = false;
+        self.is_marked.store(false, Ordering::Relaxed);
         Ok(())
     }
 
     /// Adds the step that fails unless this is the file that was created.
     fn compare_mark(&self, steps: WriteOp) -> Result<WriteOp, Error> {
         match &self.lease {
-            Some(lease) if self.is_marked => {
+            Some(lease) if self.is_marked.load(Ordering::Relaxed) => {
                 steps.compare_attribute(INCOMPLETE, lease.cookie().as_bytes())
             }
             _ => Ok(steps),
@@ -285,6 +303,12 @@ impl File {
             Some(_) => Ok(()),
             None => self.make_ready(true, size).map(drop),
         }
+    }
+
+    /// Lets writes raise the size, which is an operation by itself, for those that follow too: by
+    /// 256 MiB at once, up to `size`.
+    pub fn expect_size(&self, size: u64) {
+        self.expected.store(size, Ordering::Relaxed);
     }
 
     /// Returns the lease, which a change needs; `what` names the change.

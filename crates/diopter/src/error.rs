@@ -9,6 +9,8 @@ use diopter_core::error::{
 #[cfg(feature = "images")]
 use diopter_core::error::{ImageError, ImageErrorKind};
 use diopter_core::request::Refused;
+#[cfg(feature = "rados")]
+use diopter_core::units::FileRange;
 #[cfg(feature = "layouts")]
 use diopter_layouts::error::{LayoutError, LayoutErrorKind};
 use diopter_os::Errno;
@@ -50,6 +52,22 @@ pub enum Error {
     /// An unmounted file system is unusable.
     #[cfg(feature = "images")]
     Image(ImageError),
+    /// A request on an object of a cluster failed.
+    #[cfg(feature = "rados")]
+    Cluster(Box<ClusterError>),
+}
+
+/// The error of a request on an object of a cluster, and its range.
+#[cfg(feature = "rados")]
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ClusterError {
+    /// The cause, what to do, and whether it is unknown if a write took effect.
+    pub error: diopter_rados::Error,
+    /// The errno of the request.
+    pub errno: Errno,
+    /// The range that failed first.
+    pub range: FileRange,
 }
 
 impl Error {
@@ -65,6 +83,8 @@ impl Error {
             Error::Layout(error) => error.errno(),
             #[cfg(feature = "images")]
             Error::Image(error) => error.errno(),
+            #[cfg(feature = "rados")]
+            Error::Cluster(error) => error.errno,
         }
     }
 
@@ -87,6 +107,8 @@ impl Error {
             Error::Layout(error) => matches!(error.kind, LayoutErrorKind::System(_)),
             #[cfg(feature = "images")]
             Error::Image(error) => matches!(error.kind, ImageErrorKind::Io(_)),
+            #[cfg(feature = "rados")]
+            Error::Cluster(failed) => failed.error.errno().is_some(),
         };
         is_kernels.then(|| self.errno().raw())
     }
@@ -115,9 +137,21 @@ impl Error {
                 | ImageErrorKind::Corrupt => io::ErrorKind::InvalidData,
                 _ => kind_of(error.errno()),
             },
+            #[cfg(feature = "rados")]
+            Error::Cluster(failed) => io::Error::from(failed.error.clone()).kind(),
         }
     }
 }
+
+#[cfg(feature = "rados")]
+impl fmt::Display for ClusterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, at bytes {}", self.error, self.range)
+    }
+}
+
+#[cfg(feature = "rados")]
+impl std::error::Error for ClusterError {}
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,6 +164,8 @@ impl fmt::Display for Error {
             Error::Layout(error) => error.fmt(f),
             #[cfg(feature = "images")]
             Error::Image(error) => error.fmt(f),
+            #[cfg(feature = "rados")]
+            Error::Cluster(error) => error.fmt(f),
         }
     }
 }
@@ -146,6 +182,8 @@ impl std::error::Error for Error {
             Error::Layout(error) => error.source(),
             #[cfg(feature = "images")]
             Error::Image(error) => error.source(),
+            #[cfg(feature = "rados")]
+            Error::Cluster(error) => error.source(),
         }
     }
 }

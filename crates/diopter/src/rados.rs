@@ -36,6 +36,7 @@ use diopter_core::policy::Policies;
 use diopter_core::sync::Arc;
 use diopter_rados::backend;
 
+use crate::file::File;
 use crate::handle::Engine;
 
 pub use diopter_core::stripe::Striping;
@@ -78,6 +79,34 @@ impl AsRef<Arc<target::Target>> for Target {
     fn as_ref(&self) -> &Arc<target::Target> {
         self.0.as_ref()
     }
+}
+
+/// Returns a striped object as a [`File`], for every call and every engine that takes one. It is
+/// read, written, streamed and copied as a local file is. [Semantics] has what differs: the object
+/// has no descriptor and no metadata, and [`StripedObject::set_len`] sets its length.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::sync::Arc;
+/// use diopter::rados::{self, Access, Cluster, Connect, Library, Open, StripedObject};
+///
+/// let cluster = Cluster::connect(&Library::load(None)?, &Connect::default())?;
+/// let pool = cluster.pool(b"backup", None)?;
+/// let disk = StripedObject::open(&pool, b"disk.img", &Open::new(Access::Read))?;
+/// let disk = rados::file(&Arc::new(disk))?;
+/// let mut first = [0; 512];
+/// disk.read_exact_at(&mut first, 0)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [Semantics]: https://github.com/diopter-io/diopter/blob/main/docs/semantics.md
+///
+/// # Errors
+/// As [`Target::striped`].
+pub fn file(object: &Arc<StripedObject>) -> Result<File, Error> {
+    let target = backend::target(object)?;
+    Ok(File::of_cluster(object, target.as_ref()))
 }
 
 /// Returns an engine on a cluster: its targets are [`Target`]s. Every request of another target

@@ -3,6 +3,7 @@
 //! `code.rs` and `order.rs`.
 
 mod code;
+mod doors;
 mod links;
 mod mask;
 mod order;
@@ -58,6 +59,7 @@ fn findings() -> Result<Vec<Finding>, String> {
         words::check(source, &mut findings);
         if source.is_rust() {
             code::check(source, &mut findings);
+            doors::check(source, &mut findings);
         }
     }
     order::check(&sources, &mut findings);

@@ -13,7 +13,7 @@ use diopter::{Engine, File, FileRange, IoBuf, Request};
 
 use super::opened::Opened;
 use crate::flow::RouteTotals;
-use crate::pipeline::{self, Interruption};
+use crate::pipeline::Interruption;
 use crate::segments::Segments;
 use crate::shape::Shape;
 use crate::stop::Signal;
@@ -169,10 +169,10 @@ impl<'f> Pair<'f> {
     /// Returns the memory of a read of a whole range.
     fn take(&mut self, side: usize, range: &Range<u64>, ended: Ended) -> Result<IoBuf, Halted> {
         let file = self.sides[side].file;
-        let failed = |error| Halted { side, why: Interruption::Read(pipeline::named(file, error)) };
-        let finished = ended.map_err(|refused| failed(refused.error.into()))?;
+        let failed = |error: diopter::Error| Halted { side, why: Interruption::Read(error) };
+        let finished = ended.map_err(|refused| failed(refused.into()))?;
         self.reads[side].add(&finished.route());
-        let bytes = finished.check_read().map_err(|error| failed(error.into()))?;
+        let bytes = finished.check_read().map_err(|error| failed(file.explain_error(error)))?;
         if bytes < range.end - range.start {
             return Err(Halted { side, why: Interruption::SourceChanged });
         }

@@ -4,7 +4,6 @@
 
 mod compare;
 mod manifest;
-mod objects;
 mod opened;
 mod sum;
 mod verify;
@@ -19,7 +18,7 @@ use diopter::{BackendKind, Errno, FileRange};
 use diopter_os::file::FileKind;
 use diopter_os::residency::residency;
 
-use crate::cluster::Clusters;
+use crate::cluster::{self, Clusters, Object};
 use crate::dir::{Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::fit::PreferredSizes;
@@ -198,7 +197,7 @@ impl<'a> Checker<'a> {
         for name in names {
             if let Some(object) = self.open_object(name) {
                 // A failure is reported when it is read.
-                bytes = bytes.saturating_add(object.map_or(0, |object| object.size));
+                bytes = bytes.saturating_add(object.map_or(0, |object| object.size()));
                 continue;
             }
             bytes = bytes.saturating_add(image::bytes_of(name));
@@ -213,6 +212,13 @@ impl<'a> Checker<'a> {
             });
         }
         self.observer.total(bytes);
+    }
+
+    /// Opens a striped object; returns `None` for any other name.
+    fn open_object(&mut self, name: &Path) -> Option<Result<Object, Failure>> {
+        let incomplete = self.options.incomplete;
+        let open = |parsed| Object::open(&mut self.clusters, (name, &parsed), incomplete);
+        Some(cluster::parse(name)?.and_then(open))
     }
 
     /// Reports and counts a failure. Returns the signal that ends the run, if any.
@@ -287,12 +293,7 @@ fn is_clean(content: &dyn Content) -> bool {
 
 /// Fails if a file changed while it was read.
 fn check_unchanged(content: &dyn Content) -> Result<(), Failure> {
-    if content.is_unchanged() {
-        return Ok(());
-    }
-    let cause = "it changed while it was read";
-    let remedy = "end what writes to it, or read a snapshot";
-    Err(Failure::of_rule("reading", content.path(), cause, remedy))
+    if content.is_unchanged() { Ok(()) } else { Err(content.changed_in_check()) }
 }
 
 /// Returns how a manifest is opened: a striped file if the command line names it. In a tree,
@@ -301,9 +302,9 @@ fn open_as(is_named: bool) -> OpenAs {
     if is_named { OpenAs::Striped } else { OpenAs::Plain }
 }
 
-/// Returns why a file could not be read.
-fn stopped(why: Interruption, path: &Path) -> Stop {
-    read_failed(why, "reading", path)
+/// Returns why content could not be read.
+fn stopped(why: Interruption, content: &dyn Content) -> Stop {
+    read_failed(why, "reading", content.path())
 }
 
 /// Returns the type of an inode, for messages.

@@ -1,7 +1,9 @@
-//! Open content of a check: a file, a striped file, a block device, or a file inside an image.
+//! Open content of a check: a file, a striped file, a block device, a file inside an image, or a
+//! striped object of a cluster.
 
 use std::path::Path;
 
+use crate::cluster::Object;
 use crate::dir::Inode;
 use crate::failure::Step;
 use crate::image::{self, Input};
@@ -13,6 +15,7 @@ use crate::stop::StopFlag;
 pub enum Opened {
     Path(Box<Source>),
     Inside(Box<Input>),
+    Object(Box<Object>),
 }
 
 impl Opened {
@@ -32,6 +35,7 @@ impl Opened {
         match self {
             Opened::Path(source) => &**source,
             Opened::Inside(input) => &**input,
+            Opened::Object(object) => &**object,
         }
     }
 
@@ -42,7 +46,7 @@ impl Opened {
         match self {
             Opened::Path(source) => Segments::new(source.holes(), size, alignment),
             Opened::Inside(input) if size == input.size => input.segments(true, alignment),
-            Opened::Inside(_) => Segments::new(Holes::Filled, size, alignment),
+            Opened::Inside(_) | Opened::Object(_) => Segments::new(Holes::Filled, size, alignment),
         }
     }
 }

@@ -56,7 +56,7 @@ impl Checker<'_> {
 
     fn sum_name(&mut self, name: &Path, each: &mut dyn FnMut(Sum)) -> Step<()> {
         if let Some(object) = self.open_object(name) {
-            each(self.sum_of_object(&object?)?);
+            each(self.sum_of(&Opened::Object(Box::new(object?)))?);
             return Ok(());
         }
         if let Some(opened) = Opened::inside(name, self.stop) {
@@ -132,7 +132,7 @@ impl Checker<'_> {
             }
             stop.requested()
         });
-        let mut moved = moved.map_err(|why| stopped(why, &path))?;
+        let mut moved = moved.map_err(|why| stopped(why, content))?;
         self.count(bytes);
         check_unchanged(content)?;
         let from = watched.end(content.file(), &mut moved.reads);
@@ -176,7 +176,7 @@ impl Checker<'_> {
             return refused();
         }
         if let Some(object) = self.open_object(name) {
-            return self.sum_of_object(&object?);
+            return self.sum_of(&Opened::Object(Box::new(object?)));
         }
         let image = image_path::split(name).map(|inside| inside.image);
         let path = image.as_deref().unwrap_or(name);

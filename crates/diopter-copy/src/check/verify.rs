@@ -9,11 +9,9 @@ use std::rc::Rc;
 use diopter::FileRange;
 
 use super::compare::{Halted, Pair};
-use super::objects::Side;
 use super::{
     Checker, Difference, DifferenceKind, Opened, check_unchanged, kind_of, open_named, stopped,
 };
-use crate::cluster::Object;
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::stop::Signal;
@@ -27,7 +25,6 @@ type Each<'e> = &'e mut dyn FnMut(Difference);
 enum Named {
     Dir(Rc<Dir>),
     Content(Opened),
-    Object(Box<Object>),
 }
 
 impl Checker<'_> {
@@ -48,16 +45,14 @@ impl Checker<'_> {
             (Named::Dir(first), Named::Dir(second)) => self.verify_trees(first, second, each),
             (Named::Content(one), Named::Content(other)) => self.verify_files(&one, &other, each),
             (Named::Content(one), Named::Dir(_)) => {
+                has_local_name(&one, second)?;
                 let other = self.open_in(second, first)?;
                 self.verify_files(&one, &other, each)
             }
             (Named::Dir(_), Named::Content(other)) => {
+                has_local_name(&other, first)?;
                 let one = self.open_in(first, second)?;
                 self.verify_files(&one, &other, each)
-            }
-            (one, other) => {
-                let sides = [side_of(one, first)?, side_of(other, second)?];
-                self.verify_sides(sides.each_ref(), each)
             }
         }
     }
@@ -65,7 +60,7 @@ impl Checker<'_> {
     /// Opens a name of the command line; links are followed.
     fn open(&mut self, name: &Path) -> Step<Named> {
         if let Some(object) = self.open_object(name) {
-            return Ok(Named::Object(Box::new(object?)));
+            return Ok(Named::Content(Opened::Object(Box::new(object?))));
         }
         if let Some(opened) = Opened::inside(name, self.stop) {
             return Ok(Named::Content(opened?));
@@ -83,7 +78,7 @@ impl Checker<'_> {
         let path = like.file_name().map_or(dir.to_owned(), |name| dir.join(name));
         match self.open(&path)? {
             Named::Content(opened) => Ok(opened),
-            Named::Dir(_) | Named::Object(_) => {
+            Named::Dir(_) => {
                 let (cause, remedy) = ("it is a directory", "name the file to compare with");
                 Err(Failure::of_rule("opening", &path, cause, remedy).into())
             }
@@ -116,11 +111,7 @@ impl Checker<'_> {
     }
 
     fn compare(&mut self, opened: [&Opened; 2], range: Range<u64>) -> Step<Option<FileRange>> {
-        let path = |halted: &Halted| opened[halted.side].content().path();
-        let failed = |halted: Halted| {
-            let path = path(&halted).to_owned();
-            stopped(halted.why, &path)
-        };
+        let failed = |halted: Halted| stopped(halted.why, opened[halted.side].content());
         let (stop, observer) = (self.stop, &mut *self.observer);
         let files = opened.map(|opened| opened.content().file());
         let watched = files.map(Watched::begin);
@@ -303,16 +294,13 @@ fn removed(entry: &Entry) -> Failure {
     Failure::of_rule("looking up", &entry.path(), cause, remedy)
 }
 
-/// Returns a side of a comparison with a striped object.
-fn side_of(named: Named, name: &Path) -> Result<Side, Failure> {
-    match named {
-        Named::Content(opened) => Ok(Side::File(opened)),
-        Named::Object(object) => Ok(Side::Object(object)),
-        Named::Dir(_) => {
-            let cause = "it is a directory, and the other a striped object";
-            Err(Failure::of_rule("opening", name, cause, "name the file to compare with"))
-        }
+/// Refuses a striped object, whose name is not that of a file in the directory `dir`.
+fn has_local_name(opened: &Opened, dir: &Path) -> Result<(), Failure> {
+    if !matches!(opened, Opened::Object(_)) {
+        return Ok(());
     }
+    let cause = "it is a directory, and the other a striped object";
+    Err(Failure::of_rule("opening", dir, cause, "name the file to compare with"))
 }
 
 /// A name in one tree, and the same name in the other.

@@ -1,11 +1,9 @@
 //! One file out of an image: into a temporary that becomes the target.
 
-use std::os::fd::AsFd;
-
 use rustix::fs::Mode;
 
 use super::input::Input;
-use crate::dir::Entry;
+use crate::dir::{Entry, fd_of};
 use crate::failure::{Failure, Step, Stop};
 use crate::options::Sparse;
 use crate::record::SourceIdentity;
@@ -58,7 +56,7 @@ fn fill(
     session.read_back(input, output, &passed, Holes::Kept)?;
     // The owner in the image is not kept, so set-id bits would be another user's.
     let mode = Mode::from_bits_truncate(input.mode & KEPT_MODE);
-    rustix::fs::fchmod(file.as_fd(), mode)
+    rustix::fs::fchmod(fd_of(file), mode)
         .map_err(|errno| Failure::of_errno("setting the permissions", &path, errno.into()))?;
     session.flush(output)?;
     session.check_stop()?;

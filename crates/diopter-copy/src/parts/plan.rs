@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::mem::take;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +17,7 @@ use super::part::{Collector, DIR_BYTES_MAX, LARGE_BYTES_MIN, Part, Range, RangeD
 use super::places::Places;
 use super::spool::{self, Spool, changed};
 use crate::batch::Batch;
-use crate::dir::{Dir, Entry, Inode};
+use crate::dir::{Dir, Entry, Inode, fd_of};
 use crate::failure::{Failure, Step, Stop};
 use crate::file::{self, FLUSH_EVERY};
 use crate::observer::{Notice, Observer};
@@ -250,7 +249,7 @@ impl<'a> Planner<'a> {
         large.ranges.done(done.start, done.end, done.is_copied);
         large.hole_bytes += done.hole_bytes;
         let written = large.ranges.written();
-        let fd = large.temporary.file.as_fd();
+        let fd = fd_of(&large.temporary.file);
         // After each range: what a rank that dies costs is bounded by `Ranges`.
         large.recorder.note_now(fd, written);
         if self.session.options.resume && written - large.flushed >= FLUSH_EVERY {

@@ -1,7 +1,7 @@
 //! Passes over the bytes of one file: from source to target, and back for verify.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use diopter::{Errno, File};
@@ -10,6 +10,7 @@ use diopter_os::space;
 
 use super::{Session, WrittenTo};
 use crate::content::Hashing;
+use crate::dir::fd_of;
 use crate::failure::{Failure, LackingSpace, Mismatch, Step, Stop};
 use crate::flow::{Moved, Transfer, Zeros};
 use crate::observer::{Notice, Pass};
@@ -128,7 +129,7 @@ impl Session<'_> {
         output: Output<'_>,
         mut segments: Segments,
     ) -> Result<(), Failure> {
-        let (fd, all) = (output.file.as_fd(), segments.clone());
+        let (fd, all) = (fd_of(output.file), segments.clone());
         let failed = |what| move |errno| Failure::of_errno(what, output.path, errno);
         space::set_len(fd, source.size()).map_err(failed("setting the size"))?;
         if self.zeros() == Zeros::Skipped {
@@ -293,7 +294,7 @@ pub fn stopped_of_new(
     };
     match (stopped(why, source, output.path), errno) {
         (Stop::Failed(failure), Some(errno)) => {
-            Stop::Failed(with_space(failure, errno, source, (output.file.as_fd(), segments)))
+            Stop::Failed(with_space(failure, errno, source, (fd_of(output.file), segments)))
         }
         (stop, _) => stop,
     }

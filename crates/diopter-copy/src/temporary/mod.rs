@@ -21,7 +21,7 @@ use diopter_os::space;
 use rustix::fs::Mode;
 
 use crate::chattr;
-use crate::dir::{Entry, FileId, Inode, id_of, path_of, unless_proc_is_missing};
+use crate::dir::{Entry, FileId, Inode, fd_of, id_of, path_of, unless_proc_is_missing};
 use crate::failure::Failure;
 use crate::record::{Record, Recorder, SourceIdentity, session_of};
 use held::Held;
@@ -134,7 +134,7 @@ impl Temporary {
 
     /// Renames it to the target, which it replaces.
     pub fn publish(self, target: &Entry) -> Result<(), Failure> {
-        self.held.publish(self.file.as_fd(), target)
+        self.held.publish(fd_of(&self.file), target)
     }
 
     /// Returns true if no later run finds it: its file system keeps no attributes of users, or
@@ -187,8 +187,8 @@ fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
         if !temporary.held.is_marked {
             return Ok(Attempt::Elsewhere);
         }
-        lock(temporary.file.as_fd(), name)?;
-        match name.link(temporary.file.as_fd()) {
+        lock(fd_of(&temporary.file), name)?;
+        match name.link(fd_of(&temporary.file)) {
             Ok(()) => return Ok(Attempt::Taken(temporary)),
             Err(Errno::EEXIST) => return Ok(Attempt::Again),
             // A file system that makes such files, and cannot name them.
@@ -204,7 +204,7 @@ fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
     if !temporary.held.is_marked {
         return Ok(Attempt::Elsewhere);
     }
-    match lock(temporary.file.as_fd(), name)? {
+    match lock(fd_of(&temporary.file), name)? {
         Locked::Ours if temporary.held.is_there() => Ok(Attempt::Taken(temporary)),
         Locked::Ours => Ok(Attempt::Again),
         Locked::Busy => {
@@ -233,14 +233,14 @@ impl Temporary {
     }
 
     fn of_held(file: File, held: Held, wanted: &Wanted<'_>) -> Temporary {
-        let session = session_of(wanted.boot, file.as_fd());
+        let session = session_of(wanted.boot, fd_of(&file));
         let record = Record::new(&held.name.name, wanted.source.clone(), session);
         Temporary { file, start: 0, record, held }
     }
 
     /// Marks it, if the file system has attributes.
     fn mark(mut self) -> Temporary {
-        self.held.is_marked = self.record.write(self.file.as_fd());
+        self.held.is_marked = self.record.write(fd_of(&self.file));
         self
     }
 }
@@ -298,13 +298,13 @@ fn take_over(
         }
         Err(error) => return Err(failed_to_open(name, &error)),
     };
-    let session = session_of(wanted.boot, file.as_fd());
+    let session = session_of(wanted.boot, fd_of(&file));
     let start = record.start_for(wanted.source, &session).filter(|_| wanted.is_resumed);
     let id = file.metadata().map_err(|error| failed_to_open(name, &error));
     let held = Held::of_left(name.clone(), id_of(&id?), wanted.replaces);
     let mut temporary = Temporary::of_held(file, held, wanted);
     temporary.start = start.unwrap_or(0);
-    match lock(temporary.file.as_fd(), name)? {
+    match lock(fd_of(&temporary.file), name)? {
         Locked::Ours if !temporary.held.is_there() => return Ok(Attempt::Again),
         Locked::Ours => {}
         // Any process that can open the target may lock one that was about to become the target.
@@ -384,8 +384,8 @@ mod tests {
         let temporary = take(source, target, false).unwrap();
         let mut recorder = temporary.recorder();
         temporary.file.set_len(size).unwrap();
-        recorder.note(temporary.file.as_fd(), flushed);
-        recorder.note_flushed(temporary.file.as_fd(), flushed);
+        recorder.note(fd_of(&temporary.file), flushed);
+        recorder.note_flushed(fd_of(&temporary.file), flushed);
         let is_marked = temporary.held.is_marked;
         temporary.keep();
         is_marked

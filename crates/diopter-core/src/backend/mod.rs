@@ -23,6 +23,9 @@ pub mod aio;
 pub mod checked;
 pub mod selection;
 pub mod local;
+mod closed;
+mod mixed;
+mod remote;
 mod servers;
 pub mod sim;
 pub mod threads;
@@ -32,13 +35,15 @@ pub mod uring;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use diopter_os::{BioId, BioResult, Errno, IoBuf, LentOnce, OpenObject, RwFlags};
+use diopter_os::{BioId, BioResult, Errno, IoBuf, LentOnce, OpenObject, RwFlags, Slab};
 
 use crate::clock::Nanos;
 use crate::error::BackendError;
 
 pub use checked::Checked;
+pub(crate) use closed::ClosedBackend;
 pub use probe::Choice;
+pub(crate) use remote::WithRemote;
 pub use selection::{BackendKind, SelectedBackend};
 pub use uring::UringOptions;
 
@@ -164,10 +169,24 @@ pub struct BlockFacts {
     pub(crate) has_shared: bool,
 }
 
+/// Makes the backend of remote objects for an engine: for the bios of its slab, as many at once as
+/// the second argument.
+///
+/// # Errors
+/// Fails with the errno of what is lacking, such as `EMFILE`.
+pub type MakeRemote = fn(&Slab, u32) -> Result<Box<dyn Backend>, Errno>;
+
 /// An object as the engine sees it, for every kind of storage.
 pub trait BackingObject: Send + Sync {
     /// Returns the object for direct I/O.
     fn direct(&self) -> &OpenObject;
+
+    /// Returns how the backend is made that moves the bytes of a remote object; `None` for an
+    /// object that every backend of its kind knows. The remote objects of a process have one kind
+    /// of backend.
+    fn remote(&self) -> Option<MakeRemote> {
+        None
+    }
 
     /// Returns the object for buffered I/O, opened on first use.
     ///

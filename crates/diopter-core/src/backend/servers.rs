@@ -2,17 +2,13 @@
 //! read, and Linux AIO ends a read and cuts a file at the size that the server said: both are wrong
 //! where that size is.
 
-use std::time::Duration;
-
 use diopter_os::{BioId, BioResult, Errno, EventFd, Slab};
 
+use crate::backend::mixed::{queue_each, turn_both};
 use crate::backend::threads::Threads;
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::clock::Nanos;
 use crate::error::BackendError;
-
-/// A turn that waits for the backend and for threads at the same time.
-const MIXED_SLICE: Duration = Duration::from_micros(500);
 
 /// A backend, and threads from the first bio of a file of a server on.
 pub(super) struct WithServers<B> {
@@ -32,22 +28,10 @@ impl<B: Backend> WithServers<B> {
 
     #[cold]
     fn queue_mixed(&mut self, ids: &[BioId]) -> u32 {
-        let mut accepted = 0;
-        for id in ids {
-            if self.held() == self.depth_max {
-                break;
-            }
-            let taken = if self.slab.spec(*id).is_of_server() {
-                self.threads().queue(&[*id])
-            } else {
-                self.base.queue(&[*id])
-            };
-            if taken == 0 {
-                break;
-            }
-            accepted += 1;
-        }
-        accepted
+        queue_each(ids, self.depth_max - self.held(), |id| {
+            let is_of_server = self.slab.spec(id[0]).is_of_server();
+            if is_of_server { self.threads().queue(id) } else { self.base.queue(id) }
+        })
     }
 
     fn threads(&mut self) -> &mut Threads {
@@ -62,21 +46,6 @@ impl<B: Backend> WithServers<B> {
             threads
         })
     }
-
-    /// Waits for threads, and for the backend if it has bios too: in short turns then.
-    #[cold]
-    fn turn_mixed(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
-        let Some(threads) = &mut self.threads else { return Ok(()) };
-        if self.base.held() == 0 {
-            return threads.turn(wait, done);
-        }
-        threads.turn(Wait::Poll, done)?;
-        let wait = match wait {
-            Wait::Block(timeout) if done.is_empty() => Wait::Block(timeout.min(MIXED_SLICE)),
-            Wait::Block(_) | Wait::Poll => Wait::Poll,
-        };
-        self.base.turn(wait, done)
-    }
 }
 
 impl<B: Backend> Backend for WithServers<B> {
@@ -89,10 +58,10 @@ impl<B: Backend> Backend for WithServers<B> {
     }
 
     fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
-        if self.threads.as_ref().is_some_and(|threads| threads.held() > 0) {
-            return self.turn_mixed(wait, done);
+        match self.threads.as_mut().filter(|threads| threads.held() > 0) {
+            Some(threads) => turn_both((&mut self.base, threads), wait, done),
+            None => self.base.turn(wait, done),
         }
-        self.base.turn(wait, done)
     }
 
     fn run_now(&mut self, id: BioId) -> BioResult {

@@ -29,6 +29,9 @@ impl Core {
         order: &Order,
         memory: Option<MemoryId>,
     ) -> Result<Bytes, IoError> {
+        if let Err(errno) = self.serve(target) {
+            return Err(IoError::new(errno, order.range, order.op.name()));
+        }
         let place = self.table.occupy(target, order);
         self.table.begin_blocking(place, memory);
         loop {

@@ -2,10 +2,14 @@
 //! `round.rs` is one round of it, `run/` how a request goes through its phases.
 
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use diopter_os::{Slab, SlabShape, fork};
+use diopter_os::{Errno, EventFd, Slab, SlabShape, fork};
 
-use crate::backend::{Backend, Checked, Completions, SelectedBackend, Wait};
+use crate::backend::{
+    Backend, Checked, ClosedBackend, Completions, MakeRemote, Register, SelectedBackend, Wait,
+    WithRemote,
+};
 use crate::clock::Nanos;
 use crate::engine::bounce::BouncePool;
 use crate::engine::completer::Completer;
@@ -67,6 +71,10 @@ pub struct Core {
     pub(super) overlap_queue: VecDeque<usize>,
     /// Locks of writes whose bios a lost backend may still have.
     pub(super) orphaned_locks: Vec<OrphanedLock>,
+    /// The backend serves remote objects too.
+    has_remote: bool,
+    /// The eventfd that the backend signals.
+    notified: Option<EventFd>,
     /// Code of users that runs once the engine is not in use: a guard, or a caller of rounds, takes
     /// it out. The last field, so that what remains runs when all else is gone.
     pub outside: Outside,
@@ -130,6 +138,8 @@ impl Core {
             pool: BouncePool::new(),
             overlap_queue: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX as usize),
             orphaned_locks: Vec::new(),
+            has_remote: false,
+            notified: None,
             outside: Outside::new(),
             shard: shard(),
             is_timed: false,
@@ -138,6 +148,51 @@ impl Core {
             broken: None,
             generation: fork::generation(),
         }
+    }
+
+    /// Makes the backend one that serves the objects of `target`: those of most targets it serves
+    /// already.
+    ///
+    /// # Errors
+    /// Fails with the errno of the backend of remote objects; nothing changes then.
+    #[inline]
+    pub(super) fn serve(&mut self, target: &Target) -> Result<(), Errno> {
+        match target.remote() {
+            Some(make) if !self.has_remote => self.add_remote(make),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn add_remote(&mut self, make: MakeRemote) -> Result<(), Errno> {
+        let slab = &self.flight.slab;
+        let mut remote = make(slab, self.backend.capabilities().depth_max)?;
+        if remote.capabilities().name == self.backend.capabilities().name {
+            // An engine that was made on the backend of the cluster.
+            self.has_remote = true;
+            return Ok(());
+        }
+        if let Some(event) = &self.notified {
+            remote.register(Register::Notify(event.as_fd()))?;
+        }
+        // In its place until both are together.
+        let error = BackendError { backend: "none", errno: Errno::EBADF };
+        let none = Box::new(ClosedBackend { slab: slab.clone(), error });
+        let base = std::mem::replace(&mut self.backend, none);
+        self.backend = Box::new(WithRemote::new(base, remote, slab));
+        self.has_remote = true;
+        Ok(())
+    }
+
+    /// Lets the backend signal an eventfd when something completes.
+    ///
+    /// # Errors
+    /// Fails as [`Backend::register`] does.
+    pub fn notify(&mut self, event: BorrowedFd<'_>) -> Result<(), Errno> {
+        let notified = EventFd::of(event)?;
+        self.backend.register(Register::Notify(event))?;
+        self.notified = Some(notified);
+        Ok(())
     }
 
     /// Returns `Table::has_room` once requests whose results no caller takes have completed. Each

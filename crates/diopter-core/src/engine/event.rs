@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use diopter_os::{Errno, EventFd};
 
-use crate::backend::{Register, Wait};
+use crate::backend::Wait;
 use crate::engine::core::Core;
 use crate::request::FinishedRequest;
 use crate::sync::Arc;
@@ -17,7 +17,7 @@ pub fn attach(core: &mut Core) -> Result<Arc<EventFd>, Errno> {
         return Err(Errno::EBUSY);
     }
     let event = Arc::new(EventFd::new()?);
-    core.backend.register(Register::Notify(event.as_fd()))?;
+    core.notify(event.as_fd())?;
     core.completer.notify(Arc::clone(&event));
     Ok(event)
 }

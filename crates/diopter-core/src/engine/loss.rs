@@ -5,9 +5,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use diopter_os::{BioId, BioResult, Errno, Slab, fork};
+use diopter_os::{BioId, Errno, fork};
 
-use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
+use crate::backend::{ClosedBackend, Wait};
 use crate::engine::bounce::BouncePool;
 use crate::engine::completer::Completer;
 use crate::engine::core::Core;
@@ -19,40 +19,6 @@ use crate::error::BackendError;
 use crate::limits::{TEARDOWN_WAIT_MAX, WAIT_SLICE};
 use crate::request::{RequestId, RequestOp};
 use crate::sync::Arc;
-
-/// In the place of a backend that was dropped: moves nothing, and reports that.
-struct ClosedBackend {
-    slab: Slab,
-    error: BackendError,
-}
-
-impl Backend for ClosedBackend {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { name: self.error.backend, depth_max: 0 }
-    }
-
-    fn queue(&mut self, _ids: &[BioId]) -> u32 {
-        0
-    }
-
-    fn turn(&mut self, _wait: Wait, _done: &mut Completions) -> Result<(), BackendError> {
-        Err(self.error)
-    }
-
-    fn run_now(&mut self, id: BioId) -> BioResult {
-        self.slab.hold_local(id).finish(Err(self.error.errno)).1
-    }
-
-    fn run_lent(&mut self, _bio: LentBio<'_>) -> BioResult {
-        Err(self.error.errno)
-    }
-
-    fn held(&self) -> u32 {
-        0
-    }
-
-    fn cancel(&mut self, _id: BioId) {}
-}
 
 impl Core {
     /// Returns true if this is a fork's child, and the backend and everything in it are the

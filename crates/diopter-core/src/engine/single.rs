@@ -105,6 +105,9 @@ impl Core {
             LentOnce::Take(_) => (RequestOp::Write, flags.with(target.access.durability)),
         };
         let address = memory.address();
+        if let Err(errno) = self.serve(target) {
+            return Some(Err(IoError::new(errno, range, op.name())));
+        }
         let site = single_site(target, (op, admitted), address, &self.policies)?;
         let BioSite { object, offset } = site;
         let bio = LentBio { object, offset, flags, memory };

@@ -67,7 +67,7 @@ impl Core {
         let Request { op, offset, flags, .. } = *request;
         let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
         let range = (offset.get(), length);
-        self.check_start(request, range)?;
+        self.check_start(target, request, range)?;
         let route = self.policies.route;
         let admitted = check(target, op, range, route).map_err(Box::new)?;
         let site = request.memory.as_ref().and_then(|memory| {
@@ -83,6 +83,7 @@ impl Core {
     /// Refuses a request that the engine cannot take in now, or never.
     fn check_start(
         &mut self,
+        target: &Target,
         request: &Request,
         (offset, length): (u64, u64),
     ) -> Result<(), Box<AdmitError>> {
@@ -109,6 +110,10 @@ impl Core {
         }
         if !(self.table.has_room() || self.make_room()) {
             let why = "the engine is full; take finished requests first";
+            return refuse(AdmitErrorKind::Full, why);
+        }
+        if self.serve(target).is_err() {
+            let why = "no descriptor is left for the backend of remote objects; close some";
             return refuse(AdmitErrorKind::Full, why);
         }
         Ok(())

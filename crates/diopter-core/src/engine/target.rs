@@ -6,7 +6,7 @@ mod size;
 use diopter_os::residency::page_size;
 use diopter_os::{Errno, OpenObject, fork};
 
-use crate::backend::BackingObject;
+use crate::backend::{BackingObject, MakeRemote};
 use crate::bio::builder::BioLimits;
 use crate::bio::device::DeviceLimits;
 use crate::bio::object_queues::ObjectQueues;
@@ -66,6 +66,7 @@ pub struct Target {
     /// False if the bytes of an object may come from a server, whose reads and writes may be short
     /// anywhere. No request to such a file is plain.
     is_local: bool,
+    remote: Option<MakeRemote>,
     /// 1 once the server has refused an aligned request with O_DIRECT.
     refuses_direct: AtomicU32,
     /// Writes whose futures were dropped.
@@ -158,6 +159,7 @@ impl Target {
         };
         let objects: Box<[Object]> = backings.into_iter().map(object).collect();
         let is_local = objects.iter().all(|object| object.direct.is_local());
+        let remote = objects[0].backing.remote();
         let target = Target {
             first: objects[0].direct.clone(),
             objects,
@@ -178,6 +180,7 @@ impl Target {
             bytes_of_one: u64::from(BIO_BYTES_MAX),
             polled_bytes: OnceLock::new(),
             is_local,
+            remote,
             refuses_direct: AtomicU32::new(0),
             abandoned: Abandoned::new(),
         };
@@ -475,6 +478,12 @@ impl Target {
         let latched =
             self.flush_error.compare_exchange(0, errno.raw(), Ordering::AcqRel, Ordering::Acquire);
         debug_assert!(latched.is_ok() || self.flush_error().is_some());
+    }
+
+    /// Returns how the backend is made that its objects need, if they are remote.
+    #[inline]
+    pub(crate) fn remote(&self) -> Option<MakeRemote> {
+        self.remote
     }
 
     /// Returns true if the kernel moves the bytes of every object itself.

@@ -35,6 +35,8 @@ pub enum AlignmentSource {
     BlockQueue,
     /// No source; the page size is a guess that nearly every device's block size divides.
     PageSize,
+    /// No requirement: objects of a cluster take any offset, length and address.
+    Unneeded,
 }
 
 impl fmt::Display for AlignmentSource {
@@ -44,6 +46,7 @@ impl fmt::Display for AlignmentSource {
             AlignmentSource::XfsDioInfo => "xfs-dioinfo",
             AlignmentSource::BlockQueue => "block-queue",
             AlignmentSource::PageSize => "page-size",
+            AlignmentSource::Unneeded => "unneeded",
         })
     }
 }

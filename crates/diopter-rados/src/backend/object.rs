@@ -5,14 +5,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use diopter_core::backend::BackingObject;
+use diopter_core::backend::{BackingObject, MakeRemote};
 use diopter_core::engine::target::{Access as TargetAccess, Blocks, Target, TargetRef};
 use diopter_core::extent::ObjectIndex;
 use diopter_core::stripe::Striping;
 use diopter_core::units::ObjectOffset;
 use diopter_os::{BioSpec, Errno, Op, OpenObject};
 
-use super::errno_of;
+use super::{Rados, errno_of};
 use crate::error::{Error, ErrorKind};
 use crate::loader::{Part, Pool};
 use crate::striper::{File, OPERATION_BYTES_MAX};
@@ -241,6 +241,13 @@ impl Source {
         }
     }
 
+    /// Notes a write that may take effect later.
+    pub fn note_unknown(&self, errno: Errno) {
+        if let Source::Column { file, .. } = self {
+            file.note_unknown(errno.raw());
+        }
+    }
+
     /// Notes a completed write.
     pub fn note_written(&self, spec: &BioSpec) {
         if let Source::Whole { size, .. } = self {
@@ -312,6 +319,13 @@ fn in_memory(bytes: u64) -> usize {
 impl BackingObject for Object {
     fn direct(&self) -> &OpenObject {
         &self.0
+    }
+
+    fn remote(&self) -> Option<MakeRemote> {
+        Some(|slab, depth_max| {
+            let backend = Rados::new(slab, depth_max).map_err(|error| errno_of(&error))?;
+            Ok(Box::new(backend))
+        })
     }
 
     fn buffered(&self) -> Result<&OpenObject, Errno> {

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::lease::Lease;
-use super::{Access, File, attributes, object_name};
-use crate::error::{Error, shown};
+use super::{Access, File, GROW_BYTES, attributes, object_name};
+use crate::error::{Error, ErrorKind, shown};
 use crate::loader::Pool;
 
 impl File {
@@ -31,10 +31,47 @@ impl File {
             return Err(Error::invalid(format!("write {name}: it would end past 2^63 - 1")));
         }
         lease.prove()?;
+        let expected = self.expected.load(Ordering::Relaxed);
+        let end = end.checked_next_multiple_of(GROW_BYTES).unwrap_or(end).min(expected).max(end);
         self.grow(lease, end)?;
         // Raising the size may have taken long.
         lease.wait_to_write()?;
         Ok(self.size.load(Ordering::Relaxed))
+    }
+
+    /// Returns the error of a request of an engine on the file that failed with this errno: its
+    /// cause, and whether it is unknown if a write took effect. After the first write of which that
+    /// is unknown it is so for all.
+    #[must_use]
+    pub fn error_of(&self, is_write: bool, errno: i32) -> Error {
+        let what = if is_write { "write" } else { "read" };
+        let what = format!("{what} striped object {}", shown(&self.name));
+        let error = match self.prove() {
+            // The engine reports a lost lock by one of these.
+            Err(lost) if [libc::ENOLCK, libc::ESTALE, libc::ETIMEDOUT].contains(&errno) => lost,
+            _ if errno == libc::EUCLEAN => {
+                Error::new(ErrorKind::Damaged, format!("{what}: its attributes are damaged"))
+            }
+            _ => Error::returned(what, errno.saturating_neg()),
+        };
+        let is_unknown = is_write && self.unknown.load(Ordering::Relaxed) != 0;
+        if is_unknown { error.unknown() } else { error }
+    }
+
+    /// Returns the error of the first write of an engine that may take effect later, if there was
+    /// one.
+    #[must_use]
+    pub fn unknown_write(&self) -> Option<Error> {
+        match self.unknown.load(Ordering::Relaxed) {
+            0 => None,
+            errno => Some(self.error_of(true, errno)),
+        }
+    }
+
+    /// Notes a write that may take effect later.
+    pub(crate) fn note_unknown(&self, errno: i32) {
+        // The first one is kept.
+        self.unknown.compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed).unwrap_or(0);
     }
 
     /// Fails if the lock that it was opened with may be lost.

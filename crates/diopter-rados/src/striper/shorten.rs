@@ -43,6 +43,15 @@ impl File {
     /// Fails with `EBUSY` if another has it open, this process too, and nothing is removed then;
     /// with `EINTR` if `goes_on` returned false.
     pub fn remove(self, goes_on: &dyn Fn() -> bool) -> Result<(), Error> {
+        self.remove_shared(goes_on)
+    }
+
+    /// [`File::remove`] of a file that others of this process hold, of whom none uses it any more.
+    /// The lock is released with the last of them.
+    ///
+    /// # Errors
+    /// As [`File::remove`].
+    pub fn remove_shared(&self, goes_on: &dyn Fn() -> bool) -> Result<(), Error> {
         let lease = self.lease_to("remove")?;
         let steps = self.compare_mark(self.pool.write_op().assert_exists())?;
         lease.change(Mode::Exclusive, steps).map_err(|error| self.of_mark(error))?;

@@ -24,7 +24,7 @@ fn content(pool: &Pool, name: &str) -> (Vec<u8>, bool) {
 fn the_mark_stays_until_the_file_is_complete() {
     let Some(ceph) = ceph() else { return };
     let pool = ceph.pool();
-    let mut file = create(&pool, "marked");
+    let file = create(&pool, "marked");
     assert_eq!(content(&pool, "marked"), (b"text".to_vec(), false));
     file.complete().unwrap();
     assert_eq!(content(&pool, "marked"), (b"text".to_vec(), true));
@@ -38,7 +38,7 @@ fn the_mark_stays_until_the_file_is_complete() {
 fn replaced(pool: &Pool, name: &str, is_complete: bool) -> File {
     let old = create(pool, name);
     pool.remove(&object_name(name.as_bytes(), 0)).unwrap();
-    let mut new = create(pool, name);
+    let new = create(pool, name);
     if is_complete {
         new.complete().unwrap();
     }
@@ -80,7 +80,7 @@ fn what_another_made_under_the_name_is_neither_removed_nor_completed_nor_written
 fn a_file_with_the_mark_is_not_written_by_another() {
     let Some(ceph) = ceph() else { return };
     let pool = ceph.pool();
-    let mut file = create(&pool, "being-made");
+    let file = create(&pool, "being-made");
     let lease = Open::new(Access::Write).lease;
     let write = || File::open(&pool, b"being-made", &Open::new(Access::Write));
     for error in [

@@ -2,7 +2,6 @@
 //! the engine's own work. A child prints all its pairs.
 
 use std::hint::black_box;
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -48,7 +47,11 @@ pub fn blocking(job: &Job) -> Result<Value, String> {
     let failed = |error: diopter::Error| error.to_string();
     let file = File::options().read(true).write(true).open(&path).map_err(failed)?;
     diopter::use_for_this_thread(EngineOptions::default());
-    let bare = file.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+    let bare = file
+        .local_fd()
+        .expect("a local file")
+        .try_clone_to_owned()
+        .map_err(|error| error.to_string())?;
     let bare = std::fs::File::from(bare);
     let mut memory = IoBuf::new(BLOCK).map_err(|errno| errno.to_string())?;
     memory.copy_from_slice(&pattern_block());

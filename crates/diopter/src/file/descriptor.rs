@@ -137,7 +137,7 @@ mod tests {
             assert_eq!(file.read_at(&mut [0; 3], 1).is_ok(), read, "{extra:?}");
             assert_eq!(file.write_at(b"ny", 1).is_ok(), write, "{extra:?}");
             assert_eq!(fcntl_getfl(&witness).unwrap(), before);
-            let own = fcntl_getfl(file.as_fd()).unwrap();
+            let own = fcntl_getfl(file.local_fd().unwrap()).unwrap();
             assert!(!own.intersects(OFlags::NONBLOCK | OFlags::APPEND), "{own:?}");
         }
         assert_eq!(std::fs::read(path.path()).unwrap(), b"any bytesny");
@@ -182,7 +182,7 @@ mod tests {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | extra;
             let given = rustix::fs::open(path.path(), flags, rustix::fs::Mode::empty()).unwrap();
             let file = File::try_from(given).unwrap();
-            let own = fcntl_getfl(file.as_fd()).unwrap();
+            let own = fcntl_getfl(file.local_fd().unwrap()).unwrap();
             assert_eq!(own & OFlags::NOATIME, extra);
         }
     }

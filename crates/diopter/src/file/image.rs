@@ -240,6 +240,8 @@ impl Image {
             objects,
             #[cfg(feature = "layouts")]
             layout: None,
+            #[cfg(feature = "rados")]
+            cluster: None,
             facts,
             sample: Sample::new(),
             given: None,

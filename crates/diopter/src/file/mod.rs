@@ -36,10 +36,16 @@ use diopter_core::request::{Refused, Request, RequestOp};
 use diopter_core::stripe::Striping;
 use diopter_core::sync::Arc;
 use diopter_core::units::{FileOffset, FileRange, to_u64, to_usize};
+#[cfg(feature = "rados")]
+use diopter_os::file::AlignmentSource;
 use diopter_os::file::{Alignment, AtomicWrite, DirectSupport, FileKind};
 use diopter_os::{Errno, Lent, LentOnce, RwFlags, space};
 
+#[cfg(feature = "rados")]
+use crate::direct::DirectState;
 use crate::direct::DirectStates;
+#[cfg(feature = "rados")]
+use crate::error::ClusterError;
 use crate::error::{Error, Result};
 
 #[cfg(feature = "tokio")]
@@ -57,6 +63,8 @@ pub use reader::{ReaderOptions, SequentialReader};
 pub use striped::StripedFile;
 pub use writer::{SequentialWriter, WriterOptions};
 
+#[cfg(feature = "rados")]
+use diopter_rados::striper::File as StripedObject;
 #[cfg(feature = "layouts")]
 use striped::SharedLayout;
 
@@ -74,11 +82,15 @@ pub struct File {
 
 struct Inner {
     target: Arc<Target>,
-    /// Where its bytes are: the file itself, or the objects of a striped one.
+    /// Where its bytes are on this machine: the file itself, or the objects of a striped one. None
+    /// of a cluster's object.
     objects: Box<[Arc<LocalObject>]>,
     /// The layout of a striped file.
     #[cfg(feature = "layouts")]
     layout: Option<SharedLayout>,
+    /// The object of a cluster that it is.
+    #[cfg(feature = "rados")]
+    cluster: Option<Arc<StripedObject>>,
     facts: Facts,
     sample: Sample,
     /// The descriptor that the caller gave, where another one of the same file is used. Closing it
@@ -110,6 +122,29 @@ impl File {
     /// As [`File::open`].
     pub fn create(path: impl AsRef<Path>) -> Result<File> {
         OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
+    }
+
+    /// A file of remote objects, which take any alignment.
+    #[cfg(feature = "rados")]
+    pub(crate) fn of_cluster(object: &Arc<StripedObject>, target: &Arc<Target>) -> File {
+        let source = AlignmentSource::Unneeded;
+        let facts = Facts {
+            alignment: Alignment { memory: 1, offset_read: 1, offset_write: 1, source },
+            atomic_write: None,
+            direct: DirectSupport::Full,
+            states: DirectStates::both(DirectState::Proved),
+        };
+        let inner = Inner {
+            target: Arc::clone(target),
+            objects: Box::default(),
+            #[cfg(feature = "layouts")]
+            layout: None,
+            cluster: Some(Arc::clone(object)),
+            facts,
+            sample: Sample::new(),
+            given: None,
+        };
+        File { inner: Arc::new(inner) }
     }
 
     /// Options for opening, as std's.
@@ -260,15 +295,30 @@ impl File {
                 None => self.transfer_at_length(core, (op, admitted.range), lent, flags),
             }
         });
-        moved.map_err(|error| self.with_object(error))
+        moved.map_err(|error| self.explain_error(error))
     }
 
+    /// Adds to the error of a queued request on this file what the file knows: of a striped file
+    /// the object that it failed on, of an object of a cluster the cause. Errors of other calls
+    /// have it already.
     #[cold]
-    fn with_object(&self, error: Error) -> Error {
-        match error {
+    #[must_use]
+    pub fn explain_error(&self, error: impl Into<Error>) -> Error {
+        match error.into() {
+            #[cfg(feature = "rados")]
+            Error::Io(error) if self.inner.cluster.is_some() => self.cluster_error(&error),
             Error::Io(error) => Error::Io(self.name_object(error)),
             error => error,
         }
+    }
+
+    #[cfg(feature = "rados")]
+    fn cluster_error(&self, error: &IoError) -> Error {
+        let object = self.inner.cluster.as_ref().expect("the caller has looked");
+        let is_write = error.what == RequestOp::Write.name();
+        let (errno, range) = (error.errno, error.range);
+        let error = object.error_of(is_write, errno.raw());
+        Error::Cluster(Box::new(ClusterError { error, errno, range }))
     }
 
     /// Adds to the error of a request on this file which object it failed on, if the file is
@@ -280,7 +330,8 @@ impl File {
         {
             let (object, at) = striping.locate(FileOffset::new(error.range.start()));
             let index = usize::from(object.0);
-            let fd = self.inner.objects[index].file().as_raw_fd();
+            let Some(local) = self.inner.objects.get(index) else { return error };
+            let fd = local.file().as_raw_fd();
             let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
             return error.with_object(FailedObject { index, path, offset: at.get() });
         }
@@ -358,7 +409,7 @@ impl File {
     /// `Io` with the errno of `fallocate`: `ENOSPC`, or `EOPNOTSUPP` where the file system can't.
     pub fn allocate(&self, offset: u64, length: u64) -> Result<()> {
         let range = FileRange::new(offset, offset.saturating_add(length));
-        if self.inner.target.size_fixed().is_some() {
+        if self.inner.target.size_fixed().is_some() || self.inner.objects.is_empty() {
             return Err(IoError::new(Errno::EOPNOTSUPP, range, "allocate").into());
         }
         let mut queues = ObjectQueues::default();
@@ -378,10 +429,14 @@ impl File {
     /// for the size ([`File::size`]).
     ///
     /// # Errors
-    /// `Io` with the errno of `fstat`.
+    /// `Io` with the errno of `fstat`; `EOPNOTSUPP` for an object of a cluster.
     pub fn metadata(&self) -> Result<Metadata> {
-        self.inner.named().metadata().map_err(|error| {
-            let errno = Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO.raw()));
+        let found = match self.inner.named() {
+            Some(named) => named.metadata().map_err(|error| error.raw_os_error()),
+            None => Err(Some(Errno::EOPNOTSUPP.raw())),
+        };
+        found.map_err(|number| {
+            let errno = number.map_or(Errno::EIO, Errno::from_raw);
             IoError::new(errno, FileRange::new(0, 0), "metadata").into()
         })
     }
@@ -400,7 +455,8 @@ impl File {
     pub fn kind(&self) -> FileKind {
         // The object of a file with a fixed size is the image or the devices that hold it.
         let is_file = self.inner.is_striped() || self.inner.target.size_fixed().is_some();
-        if is_file { FileKind::Regular } else { self.inner.objects[0].kind() }
+        let local = self.inner.objects.first().filter(|_| !is_file);
+        local.map_or(FileKind::Regular, |object| object.kind())
     }
 
     /// Returns how a striped file is dealt out to its objects; `None` for any other file.
@@ -411,7 +467,7 @@ impl File {
     }
 
     /// The descriptors of the objects in which the bytes lie, in the order of their stripes: the
-    /// file's own, unless it is striped.
+    /// file's own, unless it is striped. None of an object of a cluster.
     pub fn object_descriptors(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
         self.inner.objects.iter().map(|object| object.file().as_fd())
     }

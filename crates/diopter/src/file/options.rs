@@ -307,6 +307,8 @@ impl OpenOptions {
             objects,
             #[cfg(feature = "layouts")]
             layout: None,
+            #[cfg(feature = "rados")]
+            cluster: None,
             facts,
             sample: Sample::new(),
             given,

@@ -233,7 +233,7 @@ impl SequentialReader {
         let filled = ready!(self.stream.poll_fill(cx, wanted));
         match filled {
             Ok(()) => Poll::Ready(Ok(self.stream.rest())),
-            Err(error) => Poll::Ready(Err(self.get_ref().with_object(error.into()))),
+            Err(error) => Poll::Ready(Err(self.get_ref().explain_error(error))),
         }
     }
 
@@ -251,7 +251,7 @@ impl SequentialReader {
         }
         self.stream.source_mut().blocks = true;
         let filled = block_on(|cx| self.stream.poll_fill(cx, wanted));
-        filled.map_err(|error| self.get_ref().with_object(error.into()))
+        filled.map_err(|error| self.get_ref().explain_error(error))
     }
 }
 

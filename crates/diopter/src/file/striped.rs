@@ -226,6 +226,8 @@ impl File {
                 target,
                 objects,
                 layout: None,
+                #[cfg(feature = "rados")]
+                cluster: None,
                 facts,
                 sample: Sample::new(),
                 given: None,
@@ -339,6 +341,8 @@ fn assemble(
             target,
             objects,
             layout,
+            #[cfg(feature = "rados")]
+            cluster: None,
             facts,
             sample: Sample::new(),
             given: None,

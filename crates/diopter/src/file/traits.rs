@@ -13,13 +13,14 @@ use diopter_core::sync::Arc;
 use crate::file::{File, Inner};
 
 impl Inner {
-    /// The file that the path named: the file itself, or the manifest of a striped one.
-    pub(super) fn named(&self) -> &std::fs::File {
+    /// The file that the path named: the file itself, the manifest of a striped one, or the image.
+    /// `None` for an object of a cluster.
+    pub(super) fn named(&self) -> Option<&std::fs::File> {
         #[cfg(feature = "layouts")]
         if let Some(layout) = &self.layout {
-            return layout.file();
+            return Some(layout.file());
         }
-        self.objects[0].file()
+        self.objects.first().map(|object| object.file())
     }
 
     /// Returns true if the file was opened by a manifest.
@@ -51,10 +52,17 @@ impl Drop for Inner {
     }
 }
 
-impl AsFd for File {
-    /// Returns the descriptor that diopter uses; of a striped file the manifest, open for reading.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.named().as_fd()
+impl File {
+    /// Returns the descriptor of the name that was opened: the one for direct I/O of a plain file
+    /// or a device, that of the manifest of a striped file, open for reading, or that of the image
+    /// of a file inside an image. Returns `None` for an object of a cluster, which has none.
+    ///
+    /// Only of a plain file or a device are its offsets those of the file. The descriptor is for
+    /// questions such as fstat(2), and for locks. [`File::object_descriptors`] has those of the
+    /// objects of a striped file.
+    #[must_use]
+    pub fn local_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.named().map(AsFd::as_fd)
     }
 }
 

@@ -181,7 +181,8 @@ impl Sink for FileSink {
     }
 
     fn allocate(&mut self, range: FileRange, growth: Growth) -> std::result::Result<(), Errno> {
-        let fd = self.0.inner.objects[0].file().as_fd();
+        let [object, ..] = &self.0.inner.objects[..] else { return Err(Errno::EOPNOTSUPP) };
+        let fd = object.file().as_fd();
         match growth {
             Growth::KeepsSize => space::fallocate_keep_size(fd, range.start(), range.length()),
             Growth::Grows => space::fallocate_extend(fd, range.start(), range.length()),
@@ -193,6 +194,8 @@ impl Sink for FileSink {
     }
 
     fn settle(&mut self, end: u64, grown_to: Option<u64>) -> std::result::Result<(), Errno> {
+        // A remote object is never longer than what was written.
+        let [object, ..] = &self.0.inner.objects[..] else { return Ok(()) };
         let target = &self.0.inner.target;
         let settled = with_thread_engine(|core| {
             core.exclusively(target, || {
@@ -207,7 +210,7 @@ impl Sink for FileSink {
         // The kernel has filled the last block with zeros, through the page cache.
         let page = align_down(size, target.blocks.page);
         if page < size {
-            let fd = self.0.inner.objects[0].file().as_fd();
+            let fd = object.file().as_fd();
             let written = space::sync_file_range_wait(fd, page, 0);
             written.and_then(|()| space::advise_dont_need(fd, page, 0)).unwrap_or(());
         }
@@ -309,7 +312,7 @@ impl SequentialWriter {
 
     #[cold]
     fn named(&self, error: Error) -> Error {
-        self.get_ref().with_object(error)
+        self.get_ref().explain_error(error)
     }
 }
 

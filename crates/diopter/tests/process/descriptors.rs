@@ -1,7 +1,7 @@
 //! Descriptors: what may still run refers to no number that another file can get.
 
 use std::fs::Permissions;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
@@ -36,10 +36,10 @@ fn a_registered_file_that_is_closed_gets_no_bytes_of_the_next_one() {
             return skip(Capability::Uring, format!("this kernel registers no files: {errno}"));
         }
         let before = content(&first);
-        let number = file.as_fd().as_raw_fd();
+        let number = file.local_fd().unwrap().as_raw_fd();
         drop(file);
         let next = open(&second.file());
-        eprintln!("descriptor {number}, then {}", next.as_fd().as_raw_fd());
+        eprintln!("descriptor {number}, then {}", next.local_fd().unwrap().as_raw_fd());
         write_block(&engine, &next, 9);
         assert!(content(&first) == before, "the bytes are in the file that was closed");
         assert!(content(&second) == bytes(9, BLOCK), "the bytes are in the file that was named");
@@ -55,7 +55,7 @@ fn a_file_is_closed_with_its_last_request_and_not_kept_by_the_engine() {
         for backend in crate::bytes::backends() {
             let engine = engine(backend);
             let file = open(&dir.file());
-            let number = file.as_fd().as_raw_fd();
+            let number = file.local_fd().unwrap().as_raw_fd();
             for offset in [0, 4096, 77] {
                 engine.start(&file, Request::read(offset, memory(1, BLOCK))).expect("room");
             }
@@ -90,7 +90,7 @@ fn a_file_that_cannot_be_opened_again_is_served_by_its_direct_descriptor_alone()
         let unusable = [open(OFlags::empty()), open(OFlags::DIRECT | OFlags::APPEND)];
         // As root the same file is opened again.
         let own = File::try_from(direct.try_clone().expect("room")).expect("root may");
-        assert!(is_open(own.as_fd().as_raw_fd()) && own.descriptors().count() == 2);
+        assert!(is_open(own.local_fd().unwrap().as_raw_fd()) && own.descriptors().count() == 2);
         let child = fork(|| {
             become_user(NOBODY).expect("root may");
             for given in unusable {
@@ -99,8 +99,8 @@ fn a_file_that_cannot_be_opened_again_is_served_by_its_direct_descriptor_alone()
             }
             let number = direct.as_raw_fd();
             let file = File::try_from(direct).expect("it is usable as it is");
-            assert_eq!(file.as_fd().as_raw_fd(), number);
-            assert!(fcntl_getfl(file.as_fd()).expect("open").contains(OFlags::DIRECT));
+            assert_eq!(file.local_fd().unwrap().as_raw_fd(), number);
+            assert!(fcntl_getfl(file.local_fd().unwrap()).expect("open").contains(OFlags::DIRECT));
             file.write_all_at(&memory(9, BLOCK), 0).expect("a whole block");
         });
         assert!(child.expect("fork").wait().expect("its status").success());

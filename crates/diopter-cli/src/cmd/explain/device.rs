@@ -1,7 +1,7 @@
 //! The extents of a request's range on the devices, and its cached pages: from the kernel, object
 //! by object.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use diopter::internals::ObjectIndex;
 use diopter::internals::ObjectOffset;
@@ -107,7 +107,8 @@ fn shares<'a>(explained: &'a Explained<'_>, range: FileRange) -> Vec<Share<'a>> 
     }
     let Some(striping) = file.striping() else {
         let (start, end) = (range.start(), range.end());
-        return vec![Share { object: ObjectIndex(0), fd: file.as_fd(), start, end }];
+        let share = |fd| Share { object: ObjectIndex(0), fd, start, end };
+        return file.local_fd().map(share).into_iter().collect();
     };
     let objects = striping.objects().zip(file.object_descriptors());
     objects
@@ -123,11 +124,11 @@ fn shares<'a>(explained: &'a Explained<'_>, range: FileRange) -> Vec<Share<'a>> 
 
 /// Returns the ranges of an image that hold the bytes of the range.
 fn shares_of_image<'a>(explained: &'a Explained<'_>) -> Vec<Share<'a>> {
+    let Some(fd) = explained.file.local_fd() else { return Vec::new() };
     let placed = explained.plan.extents.iter().filter(|extent| extent.state.has_bytes());
     let shares = placed.take(DEVICE_EXTENTS_MAX).map(|extent| {
         let start = extent.object_offset.get();
-        let (fd, end) = (explained.file.as_fd(), start + extent.range.length());
-        Share { object: extent.object, fd, start, end }
+        Share { object: extent.object, fd, start, end: start + extent.range.length() }
     });
     shares.collect()
 }

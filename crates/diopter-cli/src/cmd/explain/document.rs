@@ -1,7 +1,6 @@
 //! The document of `dio explain --json`, which the text is made from too. Fields are only added, at
 //! the end.
 
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
 use diopter::Policies;
@@ -242,7 +241,7 @@ fn layout_of(explained: &Explained<'_>) -> Option<Layout> {
     if let Some(striping) = file.striping() {
         return Some(layout::of_striping(striping));
     }
-    let read = foreign::of_descriptor(file.as_fd()).transpose()?;
+    let read = foreign::of_descriptor(file.local_fd()?).transpose()?;
     Some(layout::of(&read, file.size().ok()))
 }
 

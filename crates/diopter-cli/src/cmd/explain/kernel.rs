@@ -1,7 +1,7 @@
 //! The kernel's part of a request, apart from the engine's: where its completion runs, how many
 //! requests its device gets, and whether it falls back to the page cache.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use diopter::probe::BlockQueue;
 use diopter::probe::Kernel as Running;
@@ -83,7 +83,7 @@ pub fn of(explained: &Explained<'_>, extents: Option<&[DeviceExtent]>) -> Kernel
     // The bytes of a striped file are on the devices of its objects.
     let mut devices: Vec<Option<Device>> = match explained.file.striping() {
         Some(_) => explained.file.object_descriptors().map(device_of).collect(),
-        None => vec![device_of(explained.file.as_fd())],
+        None => explained.file.local_fd().into_iter().map(device_of).collect(),
     };
     devices.sort_unstable();
     devices.dedup();
@@ -219,7 +219,7 @@ fn changes_metadata(extents: &[DeviceExtent]) -> bool {
 
 /// Returns true if the file has pages in the page cache, anywhere.
 fn has_cached_pages(explained: &Explained<'_>, size: Option<u64>) -> Option<bool> {
-    let found = residency(explained.file.as_fd(), 0, 0, size?).ok()?;
+    let found = residency(explained.file.local_fd()?, 0, 0, size?).ok()?;
     Some(found.pages_cached > 0)
 }
 

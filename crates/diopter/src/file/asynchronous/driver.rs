@@ -14,7 +14,7 @@ use diopter_os::{EventFd, fork};
 #[cfg(feature = "tokio")]
 use crate::file::File;
 use crate::file::asynchronous::operation::{Operation, StartResult, Submissions, drop_departed};
-use diopter_core::backend::{Register, Wait};
+use diopter_core::backend::Wait;
 use diopter_core::completion::CompletionPolicy;
 #[cfg(feature = "tokio")]
 use diopter_core::engine::MovableCore;
@@ -356,7 +356,7 @@ fn engine<E: DriverEngine>(options: EngineOptions) -> E {
 }
 
 fn notify<E: DriverEngine>(engine: &mut E, event: &EventFd) -> bool {
-    engine.core().backend.register(Register::Notify(event.as_fd())).is_ok()
+    engine.core().notify(event.as_fd()).is_ok()
 }
 
 /// How long to wait for what a driver waits for, at most.

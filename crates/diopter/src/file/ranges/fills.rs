@@ -82,7 +82,7 @@ impl Fills {
     /// Fails the range of a group, or has each of them read alone.
     fn fail(&mut self, group: &Group, error: Error) {
         if let Some(index) = self.alone(group) {
-            return self.results.push((index, Err(self.files[group.file].with_object(error))));
+            return self.results.push((index, Err(self.files[group.file].explain_error(error))));
         }
         plan::put_each_alone(&mut self.groups, group, &self.wanted, &self.order);
     }
@@ -159,7 +159,7 @@ impl Job for Fills {
         if let Some(index) = self.alone(&group) {
             self.buffers[index] = finished.memory;
             let file = &self.files[group.file];
-            let read = read.map(to_usize).map_err(|error| file.with_object(error.into()));
+            let read = read.map(to_usize).map_err(|error| file.explain_error(error));
             return self.results.push((index, read));
         }
         let part = finished.memory.and_then(|memory| memory.downcast::<BufPart>().ok());

@@ -45,7 +45,7 @@ impl Reads {
     /// Fails the ranges of a group, or has each of them read alone.
     fn fail(&mut self, group: &Group, error: Error) {
         if let [index] = self.order[group.members.clone()] {
-            return self.results.push((index, Err(self.files[group.file].with_object(error))));
+            return self.results.push((index, Err(self.files[group.file].explain_error(error))));
         }
         plan::put_each_alone(&mut self.groups, group, &self.wanted, &self.order);
     }

@@ -51,7 +51,7 @@ impl<T: AsRef<[u8]>> Writes<T> {
     /// Fails the piece of a group, or has its pieces written one by one.
     fn fail(&mut self, group: &Group, error: Error) {
         if let [index] = self.order[group.members.clone()] {
-            return self.results.push((index, Err(self.file.with_object(error))));
+            return self.results.push((index, Err(self.file.explain_error(error))));
         }
         let mut places: Vec<usize> = group.members.clone().collect();
         places.sort_by_key(|at| self.order[*at]);

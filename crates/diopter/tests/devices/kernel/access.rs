@@ -1,7 +1,6 @@
 //! How a file is open, and what that allows: append, read only, write only, strict.
 
 use std::fs;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use diopter::engine::DetourReason;
@@ -239,7 +238,7 @@ fn a_strict_file_leaves_the_page_cache_alone(row: &Row) {
     file.write_all_at(&Skewed::new(8192, 0), 102_400).unwrap();
     file.write_all_at(&Skewed::new(8192, 1), 102_400).unwrap();
     file.read_at(memory.as_mut(), 99_000).unwrap();
-    let cached = residency(file.as_fd(), 0, 0, file.size().unwrap()).unwrap();
+    let cached = residency(file.local_fd().unwrap(), 0, 0, file.size().unwrap()).unwrap();
     assert_eq!(cached.pages_cached, 0);
 }
 
