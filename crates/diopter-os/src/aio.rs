@@ -24,8 +24,8 @@ mod ring;
 
 use call::{
     COMMAND_FDSYNC, COMMAND_FSYNC, COMMAND_PREADV, COMMAND_PWRITEV, ControlBlock, Event,
-    RwFlagsAndKey, SIGNALS_EVENT, io_cancel, io_destroy, io_getevents, io_setup, io_submit,
-    result_of,
+    HAS_PRIORITY, RwFlagsAndKey, SIGNALS_EVENT, io_cancel, io_destroy, io_getevents, io_setup,
+    io_submit, result_of,
 };
 use ring::MappedRing;
 
@@ -191,8 +191,13 @@ impl AioContext {
         if !spec.op.is_transfer() {
             return Some(block);
         }
+        let priority = spec.flags.priority();
+        let has_priority = if priority > 0 { HAS_PRIORITY } else { 0 };
         Some(ControlBlock {
             flags: RwFlagsAndKey::new(spec.flags.raw()),
+            // Three bits of class and three of level.
+            priority: priority.cast_signed(),
+            block_flags: block.block_flags | has_priority,
             memory: iovecs.expose_provenance() as u64,
             length: u64::from(count),
             // The plain call refuses an offset that no file has.

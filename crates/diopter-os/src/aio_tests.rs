@@ -9,9 +9,10 @@ use diopter_skip::{Capability, skip};
 
 use super::*;
 use crate::buf::IoBuf;
+use crate::flags::RwFlags;
 use crate::memory::{Lent, MemoryId};
 use crate::object::OpenObject;
-use crate::op::{BioDraft, RwFlags, Span};
+use crate::op::{BioDraft, Span};
 use crate::slab::SlabShape;
 use crate::testing::{self, SignalStorm};
 

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::errno::Errno;
+use crate::flags::{IoPriority, RwFlags};
 
 /// Simulated disks at most, and remote objects that are open at once.
 const NUMBERS_MAX: i32 = 1 << 30;
@@ -102,8 +103,8 @@ impl fmt::Debug for Owned {
 #[derive(Clone, Debug)]
 pub struct OpenObject {
     handle: ObjectHandle,
-    /// False for a file whose bytes may come from a server or a program in user space.
-    is_local: bool,
+    /// The flags of its bios that the kernel does not get: its server, and its priority.
+    flags: RwFlags,
     /// `None` for a simulated disk.
     owned: Option<Arc<Owned>>,
 }
@@ -114,7 +115,7 @@ impl OpenObject {
     pub fn new(fd: OwnedFd) -> OpenObject {
         let handle = ObjectHandle(fd.as_raw_fd());
         let owned = Some(Arc::new(Owned::File(File::from(fd))));
-        OpenObject { handle, is_local: true, owned }
+        OpenObject { handle, flags: RwFlags::NONE, owned }
     }
 
     /// Makes it a file whose bytes may come from a server or a program in user space
@@ -124,14 +125,26 @@ impl OpenObject {
     /// has moved the position to, and FUSE leaves that where it was (Linux 6.18).
     #[must_use]
     pub fn of_server(self) -> OpenObject {
-        OpenObject { is_local: false, ..self }
+        OpenObject { flags: self.flags.with(RwFlags::OF_SERVER), ..self }
+    }
+
+    /// Gives its bios a priority, where they are handed to io_uring or to Linux AIO. A plain call
+    /// has the priority of its thread.
+    #[must_use]
+    pub fn with_priority(self, priority: IoPriority) -> OpenObject {
+        OpenObject { flags: self.flags.with(RwFlags::of_priority(priority)), ..self }
+    }
+
+    #[inline(always)]
+    pub(crate) fn flags(&self) -> RwFlags {
+        self.flags
     }
 
     /// Returns true if the kernel moves its bytes itself, or it is not a file.
     #[must_use]
     #[inline]
     pub fn is_local(&self) -> bool {
-        self.is_local
+        !self.flags.has(RwFlags::OF_SERVER)
     }
 
     /// Duplicates the descriptor of an open file.
@@ -151,7 +164,7 @@ impl OpenObject {
     pub fn simulated(number: u32) -> OpenObject {
         let number = i32::try_from(number).ok().filter(|number| *number < NUMBERS_MAX);
         let number = number.expect("at most 2^30 simulated disks");
-        OpenObject { handle: ObjectHandle(-1 - number), is_local: true, owned: None }
+        OpenObject { handle: ObjectHandle(-1 - number), flags: RwFlags::NONE, owned: None }
     }
 
     /// Takes an object that only its own backend knows, such as one of a cluster. Other backends
@@ -162,7 +175,11 @@ impl OpenObject {
     pub fn remote(object: impl Any + Send + Sync) -> Result<OpenObject, Errno> {
         let remote = Remote::new(Box::new(object))?;
         let handle = ObjectHandle(-1 - NUMBERS_MAX - remote.number);
-        Ok(OpenObject { handle, is_local: true, owned: Some(Arc::new(Owned::Remote(remote))) })
+        Ok(OpenObject {
+            handle,
+            flags: RwFlags::NONE,
+            owned: Some(Arc::new(Owned::Remote(remote))),
+        })
     }
 
     #[must_use]

@@ -1,6 +1,7 @@
 //! The description of a bio: operation, object, offset, memory range, flags. Plain values.
 
 use crate::errno::Errno;
+use crate::flags::RwFlags;
 use crate::memory::MemoryId;
 use crate::object::{ObjectHandle, OpenObject};
 
@@ -30,50 +31,6 @@ impl Op {
     #[must_use]
     pub fn is_transfer(self) -> bool {
         matches!(self, Op::Read | Op::Write)
-    }
-}
-
-/// Per-bio flags of `preadv2` and `pwritev2` (`RWF_*`, linux/fs.h).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct RwFlags(i32);
-
-impl RwFlags {
-    pub const NONE: RwFlags = RwFlags(0);
-    /// `RWF_DSYNC`: this write is durable when it completes.
-    pub const DSYNC: RwFlags = RwFlags(libc::RWF_DSYNC);
-    /// `RWF_SYNC`: this write and all metadata are durable when it completes.
-    pub const SYNC: RwFlags = RwFlags(libc::RWF_SYNC);
-    /// `RWF_APPEND`: the kernel places this write at the end of the file, atomically.
-    pub const APPEND: RwFlags = RwFlags(libc::RWF_APPEND);
-    /// `RWF_ATOMIC` (Linux 6.11): all or nothing, also across a power failure.
-    pub const ATOMIC: RwFlags = RwFlags(0x40);
-    /// `RWF_DONTCACHE` (Linux 6.14, file systems one by one): buffered, and dropped from the page
-    /// cache once it is done.
-    pub const DONTCACHE: RwFlags = RwFlags(0x80);
-    /// No flag of the kernel: the bio is of an object of a server ([`OpenObject::of_server`]).
-    pub(crate) const OF_SERVER: RwFlags = RwFlags(1 << 30);
-
-    /// Returns the union of both sets of flags.
-    #[must_use]
-    pub const fn with(self, other: RwFlags) -> RwFlags {
-        RwFlags(self.0 | other.0)
-    }
-
-    /// Returns these flags without those of `other`.
-    #[must_use]
-    pub const fn without(self, other: RwFlags) -> RwFlags {
-        RwFlags(self.0 & !other.0)
-    }
-
-    /// Returns true if every flag of `other` is set.
-    #[must_use]
-    pub const fn has(self, other: RwFlags) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns the flags that the kernel knows.
-    pub(crate) const fn raw(self) -> i32 {
-        self.0 & !RwFlags::OF_SERVER.0
     }
 }
 
@@ -151,7 +108,7 @@ impl BioDraft<'_> {
     #[inline(always)]
     pub(crate) fn numbered(self) -> BioSpec {
         let BioSpec { op, object, offset, span, flags } = self;
-        let flags = if object.is_local() { flags } else { flags.with(RwFlags::OF_SERVER) };
+        let flags = flags.with(object.flags());
         BioSpec { op, object: object.handle(), offset, span, flags }
     }
 }

@@ -1,8 +1,9 @@
 //! Buffers of every owner through a slab and back. Miri runs these tests.
 
 use super::*;
+use crate::flags::RwFlags;
 use crate::object::OpenObject;
-use crate::op::{BioSpec, Op, RwFlags, Span};
+use crate::op::{BioSpec, Op, Span};
 use crate::slab::{Slab, SlabShape};
 
 /// Runs one bio on `buf` in a slab: a read that fills it with `content`, or a write, whose

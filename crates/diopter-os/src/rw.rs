@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, RawFd};
 
 use crate::errno::Errno;
+use crate::flags::RwFlags;
 use crate::object::OpenObject;
-use crate::op::{BioId, BioResult, BioSpec, Op, RwFlags};
+use crate::op::{BioId, BioResult, BioSpec, Op};
 use crate::slab::Slab;
 
 /// Runs a built bio now, on this thread, and returns its result. Afterwards the bio is done.

@@ -6,10 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::flags::RwFlags;
 use crate::lending::abort_with_lent_memory;
 use crate::memory::{Lent, Memory, MemoryId, Piece};
 use crate::object::OpenObject;
-use crate::op::{BioDraft, BioId, BioSpec, Op, RwFlags, Span};
+use crate::op::{BioDraft, BioId, BioSpec, Op, Span};
 use crate::owned::{AnyBuf, OwnedBuf};
 
 mod bytes;

@@ -9,8 +9,9 @@ use diopter_skip::{Capability, skip};
 
 use super::*;
 use crate::buf::IoBuf;
+use crate::flags::RwFlags;
 use crate::memory::{Lent, MemoryId};
-use crate::op::{BioDraft, BioSpec, Op, RwFlags, Span};
+use crate::op::{BioDraft, BioSpec, Op, Span};
 use crate::slab::SlabShape;
 use crate::testing;
 

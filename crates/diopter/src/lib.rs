@@ -84,7 +84,8 @@ pub use diopter_core::policy::Policies;
 pub use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 pub use diopter_core::units::{Bytes, FileOffset, FileRange};
 pub use diopter_history::Preset;
-pub use diopter_os::{Errno, IoBuf, RwFlags};
+pub use diopter_os::space::WriteHint;
+pub use diopter_os::{Errno, IoBuf, IoPriority, RwFlags};
 pub use direct::{DirectState, DirectStates};
 pub use error::{Error, Result};
 pub use file::{

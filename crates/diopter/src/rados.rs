@@ -39,6 +39,7 @@ use diopter_rados::backend;
 use crate::file::File;
 use crate::handle::Engine;
 
+pub use crate::error::ClusterError;
 pub use diopter_core::stripe::Striping;
 pub use diopter_rados::backend::Object;
 pub use diopter_rados::striper::{Access, File as StripedObject, Layout, Open};

@@ -7,7 +7,7 @@ use diopter_os::file::{FileKind, reopen_buffered, stat_size};
 use diopter_os::file_system::FileSystem;
 use diopter_os::limit::file_size_max;
 use diopter_os::residency::residency;
-use diopter_os::{Errno, OpenObject, fork, space};
+use diopter_os::{Errno, IoPriority, OpenObject, fork, space};
 
 use crate::backend::{BackingObject, BlockFacts};
 use crate::sync::{Mutex, OnceLock, PerProcess, lock};
@@ -54,6 +54,15 @@ impl LocalObject {
             opened_in: fork::generation(),
             locks: std::array::from_fn(|_| OnceLock::new()),
             opening: PerProcess::new(|| Mutex::new(())),
+        }
+    }
+
+    /// Gives its direct requests a priority.
+    #[must_use]
+    pub fn with_priority(self, priority: Option<IoPriority>) -> LocalObject {
+        match priority {
+            Some(priority) => LocalObject { direct: self.direct.with_priority(priority), ..self },
+            None => self,
         }
     }
 

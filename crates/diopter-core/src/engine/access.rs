@@ -1,6 +1,6 @@
 //! How a file was opened, how much of its I/O can be direct, and in which units.
 
-use diopter_os::RwFlags;
+use diopter_os::{IoPriority, RwFlags};
 
 use crate::policy::RoutePolicy;
 
@@ -48,4 +48,6 @@ pub struct Access {
     pub durability: RwFlags,
     /// The route policy of this file, which overrides the engine's.
     pub route: Option<RoutePolicy>,
+    /// The priority of its requests; `None` for that of the thread.
+    pub priority: Option<IoPriority>,
 }

@@ -54,6 +54,8 @@ pub(super) const COMMAND_PREADV: u16 = 7;
 pub(super) const COMMAND_PWRITEV: u16 = 8;
 /// `IOCB_FLAG_RESFD`.
 pub(super) const SIGNALS_EVENT: u32 = 1;
+/// `IOCB_FLAG_IOPRIO`.
+pub(super) const HAS_PRIORITY: u32 = 2;
 
 pub(super) fn io_setup(entries: u32) -> Result<libc::c_ulong, Errno> {
     let mut context: libc::c_ulong = 0;

@@ -8,8 +8,9 @@ use diopter_skip::{Capability, skip};
 
 use crate::buf::IoBuf;
 use crate::event::EventFd;
+use crate::flags::RwFlags;
 use crate::object::OpenObject;
-use crate::op::{BioDraft, BioSpec, Op, RwFlags, Span};
+use crate::op::{BioDraft, BioSpec, Op, Span};
 use crate::slab::{Slab, SlabShape};
 use crate::uring::{Ring, RingWanted};
 

@@ -63,7 +63,7 @@ impl Entries<'_> {
     #[inline]
     fn entry_for(&mut self, id: BioId, spec: &BioSpec, target: Target) -> squeue::Entry {
         let (iovecs, count) = self.slab.iovecs(id);
-        let flags = spec.flags.raw();
+        let (flags, priority) = (spec.flags.raw(), spec.flags.priority());
         let registered = spec
             .span
             .filter(|_| self.has_buffers && count == 1)
@@ -76,27 +76,27 @@ impl Entries<'_> {
             (Op::Read, Some(index)) => {
                 let base = only().iov_base.cast();
                 with_target!(target, t => opcode::ReadFixed::new(t, base, spec.length(), index)
-                    .offset(spec.offset).rw_flags(flags).build())
+                    .offset(spec.offset).rw_flags(flags).ioprio(priority).build())
             }
             (Op::Write, Some(index)) => {
                 let base = only().iov_base.cast_const().cast();
                 with_target!(target, t => opcode::WriteFixed::new(t, base, spec.length(), index)
-                    .offset(spec.offset).rw_flags(flags).build())
+                    .offset(spec.offset).rw_flags(flags).ioprio(priority).build())
             }
             (Op::Read, None) if count == 1 => {
                 let base = only().iov_base.cast();
                 with_target!(target, t => opcode::Read::new(t, base, spec.length())
-                    .offset(spec.offset).rw_flags(flags).build())
+                    .offset(spec.offset).rw_flags(flags).ioprio(priority).build())
             }
             (Op::Write, None) if count == 1 => {
                 let base = only().iov_base.cast_const().cast();
                 with_target!(target, t => opcode::Write::new(t, base, spec.length())
-                    .offset(spec.offset).rw_flags(flags).build())
+                    .offset(spec.offset).rw_flags(flags).ioprio(priority).build())
             }
             (Op::Read, None) => with_target!(target, t => opcode::Readv::new(t, iovecs, count)
-                .offset(spec.offset).rw_flags(flags).build()),
+                .offset(spec.offset).rw_flags(flags).ioprio(priority).build()),
             (Op::Write, None) => with_target!(target, t => opcode::Writev::new(t, iovecs, count)
-                .offset(spec.offset).rw_flags(flags).build()),
+                .offset(spec.offset).rw_flags(flags).ioprio(priority).build()),
             (Op::SyncData, _) => with_target!(target, t => opcode::Fsync::new(t)
                 .flags(types::FsyncFlags::DATASYNC).build()),
             (Op::SyncAll, _) => with_target!(target, t => opcode::Fsync::new(t).build()),

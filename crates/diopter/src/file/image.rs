@@ -134,6 +134,7 @@ impl Image {
         }
         let OpenedFile { alignment, cache_unit, device, inode, kind, .. } = opened;
         let object = LocalObject::new(opened.fd, kind, opened.file_system, true, writes);
+        let object = object.with_priority(access.priority);
         let object = Arc::new(object);
         let size = stat_size(object.file().as_fd(), kind)
             .map_err(|errno| fail("look up the size of", errno, ""))?;

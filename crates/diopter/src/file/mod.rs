@@ -18,6 +18,7 @@ mod traits;
 mod writer;
 
 use std::fs::Metadata;
+use std::future::Future;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -39,7 +40,8 @@ use diopter_core::units::{FileOffset, FileRange, to_u64, to_usize};
 #[cfg(feature = "rados")]
 use diopter_os::file::AlignmentSource;
 use diopter_os::file::{Alignment, AtomicWrite, DirectSupport, FileKind};
-use diopter_os::{Errno, Lent, LentOnce, RwFlags, space};
+use diopter_os::space::WriteHint;
+use diopter_os::{AnyBuf, Errno, Lent, LentOnce, OwnedBufMut, RwFlags, space};
 
 #[cfg(feature = "rados")]
 use crate::direct::DirectState;
@@ -425,6 +427,24 @@ impl File {
         Ok(())
     }
 
+    /// Gives file system and device a hint how long what is written to the file stays there
+    /// (`F_SET_RW_HINT` of fcntl(2)). The hint is the inode's: every open file of the inode has it,
+    /// until the machine forgets the inode.
+    ///
+    /// # Errors
+    /// `Io` with the errno of `fcntl`; `EOPNOTSUPP` for a file inside an image and for an object of
+    /// a cluster.
+    pub fn set_write_hint(&self, hint: WriteHint) -> Result<()> {
+        let failed = |errno| IoError::new(errno, FileRange::new(0, 0), "set_write_hint");
+        let is_inside = self.inner.target.size_fixed().is_some() && !self.inner.is_striped();
+        let is_device = self.kind() == FileKind::BlockDevice;
+        if self.inner.objects.is_empty() || is_inside && !is_device {
+            return Err(failed(Errno::EOPNOTSUPP).into());
+        }
+        let mut objects = self.object_descriptors();
+        Ok(objects.try_for_each(|fd| space::set_write_hint(fd, hint)).map_err(failed)?)
+    }
+
     /// As std's; of a striped file its manifest's, and of a file inside an image the image's, but
     /// for the size ([`File::size`]).
     ///
@@ -506,6 +526,40 @@ impl File {
     /// `Admit` as the request itself would be refused.
     pub fn plan(&self, query: &PlanQuery) -> Result<Plan> {
         Ok(diopter_core::plan::plan(&self.inner.target, &self.inner.objects, query)?)
+    }
+
+    /// Reads into several buffers in order, as a future, for any executor: as
+    /// [`File::read_ranges_into_async`] of ranges that touch. Returns how many bytes were read,
+    /// fewer than the buffers hold only at the end of the file, and the buffers.
+    pub fn read_vectored_at_async<T: OwnedBufMut>(
+        &self,
+        buffers: Vec<T>,
+        offset: u64,
+    ) -> impl Future<Output = (Result<usize>, Vec<T>)> + Send + use<T> {
+        let mut at = offset;
+        let mut wanted = Vec::with_capacity(buffers.len());
+        let ranges = buffers.into_iter().map(|buffer| {
+            let buffer = AnyBuf::new(buffer);
+            let (start, length) = (at, buffer.len());
+            at = at.saturating_add(to_u64(length));
+            wanted.push(length);
+            (start, buffer)
+        });
+        let read = self.read_ranges_into_async(ranges.collect());
+        async move {
+            let (results, buffers): (Vec<_>, Vec<AnyBuf>) = read.await.into_iter().unzip();
+            let mut result = Ok(0);
+            for (read, wanted) in results.into_iter().zip(wanted) {
+                let is_whole = read.as_ref().is_ok_and(|read| *read == wanted);
+                result = read.and_then(|read| Ok(result? + read));
+                if !is_whole {
+                    // What another process has appended meanwhile is behind a gap.
+                    break;
+                }
+            }
+            let typed = |buffer: AnyBuf| buffer.downcast().unwrap_or_else(|_| T::empty());
+            (result, buffers.into_iter().map(typed).collect())
+        }
     }
 
     /// Starts a request on this thread's engine, with owned memory that comes back with the result.

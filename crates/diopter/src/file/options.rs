@@ -12,7 +12,7 @@ use diopter_core::map::Identity;
 use diopter_core::policy::RoutePolicy;
 use diopter_core::sync::Arc;
 use diopter_os::file::{self, BufferedReason, DirectSupport, FileKind, OpenedFile};
-use diopter_os::{Errno, RwFlags};
+use diopter_os::{Errno, IoPriority, RwFlags};
 
 use crate::direct::{self, DirectStates};
 use crate::error::Result;
@@ -126,6 +126,16 @@ impl OpenOptions {
     /// engine that serves them.
     pub fn route(&mut self, route: RoutePolicy) -> &mut OpenOptions {
         self.access.route = Some(route);
+        self
+    }
+
+    /// Sets the priority of the file's direct requests in the scheduler of the device, where they
+    /// are queued on io_uring or Linux AIO; the last call counts. A blocking call that is one
+    /// request, and requests of the backend `threads`, have the priority of their thread
+    /// (ionice(1)). If the process may not use the class, a request on io_uring fails with `EPERM`,
+    /// and Linux AIO makes it a plain call.
+    pub fn io_priority(&mut self, priority: IoPriority) -> &mut OpenOptions {
+        self.access.priority = Some(priority);
         self
     }
 
@@ -293,7 +303,8 @@ impl OpenOptions {
         let key = InodeKey::OfFile { device: opened.device, inode };
         let read = self.access.read;
         let OpenedFile { fd, kind, file_system, .. } = opened;
-        let object = Arc::new(LocalObject::new(fd, kind, file_system, read, self.writes()));
+        let object = LocalObject::new(fd, kind, file_system, read, self.writes());
+        let object = Arc::new(object.with_priority(self.access.priority));
         let backing: Arc<dyn BackingObject> = Arc::clone(&object) as Arc<dyn BackingObject>;
         let mapper = Box::new(Identity);
         let inode_lock = Box::new(move || inode_lock_of(key));

@@ -384,7 +384,8 @@ fn put_together(
         .map(|object| {
             let OpenedFile { fd, kind, file_system, .. } = object.opened;
             let writes = access.write || access.append;
-            Arc::new(LocalObject::new(fd, kind, file_system, access.read, writes))
+            let object = LocalObject::new(fd, kind, file_system, access.read, writes);
+            Arc::new(object.with_priority(access.priority))
         })
         .collect();
     let backings =

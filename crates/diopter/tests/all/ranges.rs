@@ -256,9 +256,21 @@ fn pieces_are_written_as_by_one_write_after_another() {
                     expected[start..start + bytes.len()].copy_from_slice(bytes);
                 }
                 let count = pieces.len();
-                let results = match round % 2 {
+                let results = match round % 4 {
                     0 => file.write_ranges(&pieces),
-                    _ => block_on(file.write_ranges_async(pieces)),
+                    1 => block_on(file.write_ranges_async(pieces)),
+                    2 => {
+                        let given: Vec<(u64, &[u8])> =
+                            pieces.iter().map(|(offset, bytes)| (*offset, &bytes[..])).collect();
+                        file.write_ranges_from(&given)
+                    }
+                    _ => {
+                        let sent = pieces.clone();
+                        let written = block_on(file.write_ranges_from_async(pieces));
+                        let same = sent.iter().zip(&written);
+                        assert!(same.into_iter().all(|((_, sent), (_, back))| sent == back));
+                        written.into_iter().map(|(result, _)| result).collect()
+                    }
                 };
                 assert_eq!(results.len(), count);
                 results.into_iter().for_each(|result| result.unwrap());
@@ -269,6 +281,31 @@ fn pieces_are_written_as_by_one_write_after_another() {
             }
         }
     });
+}
+
+#[test]
+fn a_vectored_read_fills_its_buffers_in_order_up_to_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    for (file, content) in files(dir.path()) {
+        let length = content.len();
+        for (offset, sizes) in [
+            (0, vec![10, 0, 100_000, 7]),
+            (4096, vec![4096; 20]),
+            (length - 1000, vec![600, 600, 600]),
+            (length + 5, vec![9, 9]),
+            (3, vec![]),
+        ] {
+            let buffers: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0xaa; *size]).collect();
+            let wanted: usize = sizes.iter().sum();
+            let at = u64::try_from(offset).unwrap();
+            let (read, buffers) = block_on(file.read_vectored_at_async(buffers, at));
+            let expected = &content[offset.min(length)..(offset + wanted).min(length)];
+            assert_eq!(read.unwrap(), expected.len());
+            let lengths: Vec<usize> = buffers.iter().map(Vec::len).collect();
+            assert_eq!(lengths, sizes);
+            assert!(buffers.concat()[..expected.len()] == *expected, "{offset} {sizes:?}");
+        }
+    }
 }
 
 #[test]

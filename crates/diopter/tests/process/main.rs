@@ -8,6 +8,7 @@ mod ends;
 mod fork;
 mod limits;
 mod locks;
+mod priority;
 mod refused;
 mod signals;
 mod threads;

@@ -13,14 +13,15 @@ mod writes;
 use std::future::Future;
 
 use diopter_core::units::{FileRange, to_u64};
-use diopter_os::{AnyBuf, OwnedBufMut};
+use diopter_os::{AnyBuf, Lender, OwnedBuf, OwnedBufMut, lend};
 
 pub use batch::RangeBatch;
 pub use bytes::RangeBytes;
 
 use crate::error::Result;
 use crate::file::File;
-use writes::Writes;
+use crate::file::in_flight::finish_lent;
+use writes::{Copied, Given, Writes};
 
 impl File {
     /// Reads many ranges in one call, in any order and of any length, and returns their bytes in
@@ -119,8 +120,8 @@ impl File {
     /// On a file opened with `append` the offsets mean nothing; use [`File::write_at`] there.
     #[must_use]
     pub fn write_ranges<T: AsRef<[u8]>>(&self, pieces: &[(u64, T)]) -> Vec<Result<()>> {
-        let pieces = pieces.iter().map(|(offset, bytes)| (*offset, bytes.as_ref())).collect();
-        run::all(Writes::new(self.clone(), pieces), run::DEPTH)
+        let pieces = pieces.iter().map(|(offset, bytes)| (*offset, Copied(bytes.as_ref())));
+        run::all(Writes::new(self.clone(), pieces.collect()), run::DEPTH)
     }
 
     /// [`File::write_ranges`] as a future, for any executor. It owns the pieces.
@@ -131,6 +132,55 @@ impl File {
     where
         T: AsRef<[u8]> + Send + Unpin + 'static,
     {
-        run::future(Writes::new(self.clone(), pieces), run::DEPTH)
+        let pieces = pieces.into_iter().map(|(offset, bytes)| (offset, Copied(bytes)));
+        run::future(Writes::new(self.clone(), pieces.collect()), run::DEPTH)
+    }
+
+    /// [`File::write_ranges`] from memory that a request may use: a piece of 64 KiB or more that
+    /// overlaps no other is written from its memory, without a copy by diopter if offset, length
+    /// and address are aligned as [`File::alignment`](crate::File::alignment) says. Smaller pieces
+    /// that touch are joined up to 64 KiB, and copied.
+    ///
+    /// If the thread's engine loses its backend while the kernel may still read a piece, the
+    /// process aborts.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// let file = diopter::File::create(directory.path().join("data"))?;
+    /// let (page, name) = (vec![7; 1 << 20], b"any");
+    /// for written in file.write_ranges_from(&[(4096, &page), (0, name)]) {
+    ///     written?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn write_ranges_from<'b>(&self, pieces: &'b [(u64, &'b [u8])]) -> Vec<Result<()>> {
+        let write = |lender: &Lender<'b>| {
+            let pieces =
+                pieces.iter().map(|(offset, bytes)| (*offset, Given(Some(lender.take(bytes)))));
+            run::all(Writes::new(self.clone(), pieces.collect()), run::DEPTH)
+        };
+        lend(write, finish_lent)
+    }
+
+    /// [`File::write_ranges_from`] as a future, for any executor, with memory that it owns. Each
+    /// piece comes back with its result; a piece that was lost with an engine comes back empty.
+    /// Dropping the future cancels what is in flight.
+    pub fn write_ranges_from_async<T: OwnedBuf>(
+        &self,
+        pieces: Vec<(u64, T)>,
+    ) -> impl Future<Output = Vec<(Result<()>, T)>> + Send + use<T> {
+        let given = |(offset, memory)| (offset, Given(Some(AnyBuf::new(memory))));
+        let job = Writes::new(self.clone(), pieces.into_iter().map(given).collect());
+        let written = run::future_with(job, run::DEPTH);
+        async move {
+            let (mut job, results) = written.await;
+            let memories = job.take_pieces().into_iter().map(|(_, Given(memory))| {
+                memory.and_then(|memory| memory.downcast().ok()).unwrap_or_else(T::empty)
+            });
+            results.into_iter().zip(memories).collect()
+        }
     }
 }

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use crate::file::ranges::plan::Wanted;
     use crate::file::ranges::reads::Reads;
-    use crate::file::ranges::writes::Writes;
+    use crate::file::ranges::writes::{Copied, Writes};
 
     fn file(content: &[u8]) -> File {
         let file =
@@ -272,6 +272,10 @@ mod tests {
         (tried, failed)
     }
 
+    fn copied(pieces: &[(u64, [u8; 100])]) -> Vec<(u64, Copied<[u8; 100]>)> {
+        pieces.iter().map(|(offset, bytes)| (*offset, Copied(*bytes))).collect()
+    }
+
     #[test]
     fn ranges_of_a_read_that_failed_are_read_alone_and_only_the_broken_one_fails() {
         let file = file(&[7; 5000]);
@@ -287,11 +291,11 @@ mod tests {
     fn pieces_of_a_write_that_failed_are_written_one_by_one_in_the_order_of_the_call() {
         let file = file(&[0; 5000]);
         let pieces = vec![(300, [3; 100]), (250, [2; 100]), (200, [1; 100])];
-        let mut job = Writes::new(file.clone(), pieces.clone());
+        let mut job = Writes::new(file.clone(), copied(&pieces));
         let (group, ..) = job.next(true).unwrap();
         job.lost(group);
         assert!(job.next(false).is_none() && job.next(true).is_some(), "only when all is quiet");
-        let (tried, failed) = run_failing(Writes::new(file.clone(), pieces), 250);
+        let (tried, failed) = run_failing(Writes::new(file.clone(), copied(&pieces)), 250);
         assert_eq!(tried, [(200, 400), (300, 400), (250, 350), (200, 300)]);
         assert_eq!(failed, [1]);
         let mut read = [9; 300];

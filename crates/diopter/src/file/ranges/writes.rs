@@ -1,4 +1,5 @@
-//! Writes of many pieces: those that touch are copied into one request.
+//! Writes of many pieces: those that touch are copied into one request, and a large one alone may
+//! be written from its memory.
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,7 @@ use diopter_core::error::IoError;
 use diopter_core::outcome::{StopReason, Transfer};
 use diopter_core::request::{FinishedRequest, Refused, Request};
 use diopter_core::units::{FileRange, to_u64, to_usize};
-use diopter_os::{BufPart, Errno};
+use diopter_os::{AnyBuf, BufPart, Errno};
 
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -14,13 +15,58 @@ use crate::file::ranges::memory::Memory;
 use crate::file::ranges::plan::{self, Group, Rule, Wanted};
 use crate::file::ranges::run::Job;
 
-/// The most bytes of a request for several pieces that do not overlap.
-const JOINED_BYTES_MAX: u64 = 1 << 20;
+/// The bytes of a piece.
+pub(super) trait Piece {
+    /// The most bytes of a request for several pieces that do not overlap.
+    const JOINED_BYTES_MAX: u64;
+
+    fn bytes(&self) -> &[u8];
+
+    /// Returns the memory for a request; `None` if its bytes are copied. [`Piece::put_back`]
+    /// returns it.
+    fn lend(&mut self) -> Option<AnyBuf> {
+        None
+    }
+
+    fn put_back(&mut self, _memory: AnyBuf) {}
+}
+
+/// Bytes that are copied.
+pub(super) struct Copied<T>(pub T);
+
+impl<T: AsRef<[u8]>> Piece for Copied<T> {
+    const JOINED_BYTES_MAX: u64 = 1 << 20;
+
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+}
+
+/// Memory that is written from; `None` while a request has it, and if it was lost.
+pub(super) struct Given(pub Option<AnyBuf>);
+
+impl Piece for Given {
+    /// A copy of more costs more than a request.
+    const JOINED_BYTES_MAX: u64 = 64 << 10;
+
+    fn bytes(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    fn lend(&mut self) -> Option<AnyBuf> {
+        self.0.take()
+    }
+
+    fn put_back(&mut self, memory: AnyBuf) {
+        // Unless the request had a copy.
+        self.0.get_or_insert(memory);
+    }
+}
 
 /// Pieces of a file.
-pub(super) struct Writes<T> {
+pub(super) struct Writes<P> {
     file: File,
-    pieces: Vec<(u64, T)>,
+    pieces: Vec<(u64, P)>,
     wanted: Vec<Wanted>,
     order: Vec<usize>,
     groups: VecDeque<Group>,
@@ -31,15 +77,15 @@ pub(super) struct Writes<T> {
     results: Vec<(usize, Result<()>)>,
 }
 
-impl<T: AsRef<[u8]>> Writes<T> {
-    pub fn new(file: File, pieces: Vec<(u64, T)>) -> Writes<T> {
-        let range_of = |(offset, bytes): &(u64, T)| {
-            FileRange::new(*offset, offset.saturating_add(to_u64(bytes.as_ref().len())))
+impl<P: Piece> Writes<P> {
+    pub fn new(file: File, pieces: Vec<(u64, P)>) -> Writes<P> {
+        let range_of = |(offset, piece): &(u64, P)| {
+            FileRange::new(*offset, offset.saturating_add(to_u64(piece.bytes().len())))
         };
         let range_of = |piece| Wanted { file: 0, range: range_of(piece) };
         let wanted: Vec<Wanted> = pieces.iter().map(range_of).collect();
         let order = plan::order(&wanted);
-        let rule = Rule { gap: 0, length: JOINED_BYTES_MAX, joins_overlaps: true };
+        let rule = Rule { gap: 0, length: P::JOINED_BYTES_MAX, joins_overlaps: true };
         let groups: VecDeque<Group> = plan::groups(&wanted, &order, rule).into();
         let empty = (0..wanted.len()).filter(|index| wanted[*index].range.is_empty());
         let results = empty.map(|index| (index, Ok(()))).collect();
@@ -61,6 +107,27 @@ impl<T: AsRef<[u8]>> Writes<T> {
         }));
     }
 
+    /// Returns the pieces, with their memory.
+    pub fn take_pieces(&mut self) -> Vec<(u64, P)> {
+        std::mem::take(&mut self.pieces)
+    }
+
+    /// Returns the memory of a group of one large piece, of which nothing was written yet, if it
+    /// has any.
+    fn lend(&mut self, group: &Group) -> Option<AnyBuf> {
+        let [index] = self.order[group.members.clone()] else { return None };
+        let is_whole = group.range == self.wanted[index].range;
+        let is_large = group.range.length() >= P::JOINED_BYTES_MAX;
+        if is_whole && is_large { self.pieces[index].1.lend() } else { None }
+    }
+
+    /// Takes the memory of a request back, if it is that of a piece.
+    fn take_back(&mut self, group: &Group, memory: Option<AnyBuf>) {
+        if let ([index], Some(memory)) = (&self.order[group.members.clone()], memory) {
+            self.pieces[*index].1.put_back(memory);
+        }
+    }
+
     /// Copies the pieces of a group into memory; where they overlap, in the order in which they
     /// were given.
     fn memory_of(&mut self, group: &Group) -> Result<BufPart> {
@@ -75,18 +142,20 @@ impl<T: AsRef<[u8]>> Writes<T> {
         let mut indices = self.order[group.members.clone()].to_vec();
         indices.sort_unstable();
         for index in indices {
-            let (offset, bytes) = &self.pieces[index];
+            let (offset, piece) = &self.pieces[index];
             // What a short write left of a piece starts inside it.
             let skipped = to_usize(group.range.start().saturating_sub(*offset));
             let start = to_usize(offset.saturating_sub(group.range.start()));
-            let bytes = &bytes.as_ref()[skipped..];
+            // Memory that was lost with an engine has no bytes.
+            let bytes = piece.bytes().get(skipped..).filter(|bytes| !bytes.is_empty());
+            let bytes = bytes.ok_or_else(|| fail(Errno::EIO))?;
             part[start..start + bytes.len()].copy_from_slice(bytes);
         }
         Ok(part)
     }
 }
 
-impl<T: AsRef<[u8]>> Job for Writes<T> {
+impl<P: Piece> Job for Writes<P> {
     type Output = ();
 
     fn count(&self) -> usize {
@@ -97,21 +166,25 @@ impl<T: AsRef<[u8]>> Job for Writes<T> {
         loop {
             let again = || if is_idle { self.again.pop_front() } else { None };
             let group = self.groups.pop_front().or_else(again)?;
-            match self.memory_of(&group) {
-                Ok(part) => {
-                    let request = Request::write(group.range.start(), part);
-                    return Some((group, self.file.clone(), request));
-                }
+            let start = group.range.start();
+            let request = match self.lend(&group) {
+                Some(memory) => Ok(Request::write(start, memory)),
+                None => self.memory_of(&group).map(|part| Request::write(start, part)),
+            };
+            match request {
+                Ok(request) => return Some((group, self.file.clone(), request)),
                 Err(error) => self.fail(&group, error),
             }
         }
     }
 
-    fn put_back(&mut self, group: Group, _request: Request) {
+    fn put_back(&mut self, group: Group, request: Request) {
+        self.take_back(&group, request.memory);
         self.groups.push_front(group);
     }
 
     fn refused(&mut self, group: Group, refused: Refused) {
+        self.take_back(&group, refused.request.memory);
         self.fail(&group, refused.error.into());
     }
 
@@ -120,7 +193,8 @@ impl<T: AsRef<[u8]>> Job for Writes<T> {
         self.fail(&group, error.into());
     }
 
-    fn finished(&mut self, group: Group, finished: FinishedRequest) {
+    fn finished(&mut self, group: Group, mut finished: FinishedRequest) {
+        self.take_back(&group, finished.memory.take());
         match finished.result {
             Ok(Transfer::Whole(_)) => {
                 let indices = self.order[group.members].iter();
