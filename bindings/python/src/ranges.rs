@@ -4,7 +4,7 @@ use diopter::{FileRange, RangeBatch, RangeBytes};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::buffer::Filled;
+use crate::buffer::{Filled, Taken};
 use crate::bytes::NewBytes;
 use crate::error::{Failure, PyOutcome, unsigned};
 use crate::file::File;
@@ -85,6 +85,30 @@ pub fn readinto_batch<'py>(
     }
     raise_first(py, &places, &mut counts)?;
     Ok(counts.into_iter().map(|count| count.unwrap_or(0)).collect())
+}
+
+/// Writes `(offset, buffer)` pairs of a file in one call, each all of its bytes. The first error is
+/// raised, with the state of all pieces.
+#[pyfunction]
+pub fn write_pieces<'py>(
+    py: Python<'py>,
+    file: Bound<'py, File>,
+    pieces: Vec<(i64, Bound<'py, PyAny>)>,
+) -> PyResult<()> {
+    let (mut places, mut taken) = (Vec::new(), Vec::new());
+    for (offset, buffer) in &pieces {
+        let memory = Taken::of(buffer)?;
+        let offset = unsigned(*offset, "offset")?;
+        places.push((&file, FileRange::at(offset, memory.0.len() as u64)));
+        taken.push((offset, memory));
+    }
+    let mut write = Box::pin(file.get().opened()?.file.write_ranges_from_async(taken));
+    let mut results = Vec::with_capacity(pieces.len());
+    for (result, memory) in Waiter::new().wait(py, &mut write)? {
+        memory.0.release(py);
+        results.push(result);
+    }
+    raise_first(py, &places, &mut results)
 }
 
 /// Raises the first error, with the state of all ranges of its file.

@@ -247,6 +247,34 @@ def test_ranges_into_buffers(path: pathlib.Path, content: Callable[[int], bytes]
         assert states.failed == [(5, 12), (100, 101)]
 
 
+def test_ranges_from_buffers(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
+    data = bytearray(content(3 * MIB))
+    with diopter_io.open(path, "r+") as file:
+        array = diopter_io.Buffer(MIB)
+        memoryview(array)[:] = b"\x5a" * MIB
+        part = memoryview(bytearray(b"part of more"))[5:7]
+        growing = bytearray(b"grows")
+        pieces = [(7, b"first"), (MIB, array), (9, b"later"), (100, part), (3 * MIB + 5, growing)]
+        file.write_ranges(pieces)
+        data.extend(b"\0" * 10)
+        for at, piece in pieces:
+            data[at : at + len(piece)] = piece
+        assert file.size() == len(data)
+        assert file.read_at(len(data), 0) == data
+        growing.append(1)  # no export is left
+        file.write_ranges([])
+        with pytest.raises(ValueError):
+            file.write_ranges([(-1, b"x")])
+    with pytest.raises(ValueError, match="closed file"):
+        file.write_ranges([(0, b"x")])
+    with diopter_io.open(path) as unwritable, pytest.raises(OSError) as raised:
+        unwritable.write_ranges([(5, b"seven 7"), (100, b"")])
+    assert raised.value.errno == errno.EBADF
+    states = diopter_io.outcome(raised.value)
+    assert states is not None
+    assert states.failed == [(5, 12)]
+
+
 def test_a_range_that_cannot_be_read(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
     data = content(9000)
     other = path.with_name("other")

@@ -47,7 +47,7 @@ pub(crate) struct Mapping {
     lease: Option<Lease>,
 }
 
-static KIND: Kind = Kind { type_id: TypeId::of::<IoBuf>, drop: drop_mapping };
+static KIND: Kind = Kind { type_id: TypeId::of::<IoBuf>, drop: drop_mapping, registered_at: None };
 
 /// Frees a mapping.
 ///

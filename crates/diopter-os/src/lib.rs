@@ -69,6 +69,7 @@ pub mod owned;
 
 pub mod buf;
 pub mod carve;
+pub mod arena;
 pub mod lending;
 pub mod memory;
 pub mod flags;
@@ -110,6 +111,7 @@ pub mod trust;
 pub mod bare;
 
 pub use aio::{AioContext, AioWanted};
+pub use arena::{Arena, ArenaBuf};
 pub use buf::IoBuf;
 pub use carve::{BufPart, Carver};
 pub use errno::Errno;

@@ -59,6 +59,16 @@ pub unsafe trait OwnedBuf: Send + Sized + 'static {
     /// Returns a buffer of no bytes. A caller gets it if its own buffer was lost with its engine.
     fn empty() -> Self;
 
+    /// True if it is a part of memory that rings register.
+    #[doc(hidden)]
+    const HAS_REGISTRATIONS: bool = false;
+
+    /// Returns the index of the memory that it is a part of in the table of a ring.
+    #[doc(hidden)]
+    fn registered_at(_parts: &Self::Parts, _ring: u64) -> Option<u16> {
+        None
+    }
+
     /// Returns true if the buffer has no bytes, and room for some: its owner means it to be filled.
     #[doc(hidden)]
     fn has_room_only(&self) -> bool {
@@ -136,7 +146,13 @@ pub(crate) struct Kind {
     pub type_id: fn() -> TypeId,
     /// Frees the allocation that begins with the header, and the buffer.
     pub drop: unsafe fn(NonNull<Header>),
+    /// Finds the registration of the memory that a part is of; `None` for a kind that is not a
+    /// part of other memory.
+    pub registered_at: Option<RegisteredAt>,
 }
+
+/// Returns the index of memory in the table of a ring.
+pub(crate) type RegisteredAt = unsafe fn(NonNull<Header>, u64) -> Option<u16>;
 
 /// The allocation of a buffer of type `T`.
 #[repr(C)]
@@ -224,7 +240,13 @@ impl AnyBuf {
     }
 
     fn boxed<T: OwnedBuf>(buf: T, registration: Option<Registration>) -> AnyBuf {
-        let kind = const { &Kind { type_id: TypeId::of::<T>, drop: drop_typed::<T> } };
+        let kind = const {
+            &Kind {
+                type_id: TypeId::of::<T>,
+                drop: drop_typed::<T>,
+                registered_at: if T::HAS_REGISTRATIONS { Some(registration_of::<T>) } else { None },
+            }
+        };
         let has_room_only = buf.has_room_only();
         let (base, length, parts) = buf.into_parts();
         let is_writable = T::WRITABLE;
@@ -269,7 +291,7 @@ impl AnyBuf {
             Some(registration) if registration.ring == ring => {
                 Naming::Registered(registration.index)
             }
-            _ if header.uses_left == 0 => Naming::Plain,
+            _ if header.uses_left == 0 => self.naming_of_part(ring),
             _ if header.uses_left > 1 => {
                 header.uses_left -= 1;
                 Naming::Plain
@@ -279,6 +301,16 @@ impl AnyBuf {
                 Naming::Often
             }
         }
+    }
+
+    /// As [`AnyBuf::note_use`], for memory that no ring registers by itself.
+    fn naming_of_part(&mut self, ring: u64) -> Naming {
+        let Some(registered_at) = self.header().kind.registered_at else { return Naming::Plain };
+        // SAFETY: `self` owns the allocation, which is of this kind.
+        let Some(index) = (unsafe { registered_at(self.0, ring) }) else { return Naming::Plain };
+        // SAFETY: as above, and `self` is borrowed exclusively.
+        unsafe { self.0.as_mut() }.registration = Some(Registration { ring, index });
+        Naming::Registered(index)
     }
 
     /// Owns an allocation that begins with a header.
@@ -305,6 +337,16 @@ impl AnyBuf {
 unsafe fn drop_typed<T: OwnedBuf>(header: NonNull<Header>) {
     // SAFETY: as the caller promises.
     drop(unsafe { take_typed::<T>(header) });
+}
+
+/// Returns the index of the memory of a part in the table of a ring.
+///
+/// # Safety
+/// [`AnyBuf::boxed`] made the allocation for a `T`, and the caller has it for the call.
+unsafe fn registration_of<T: OwnedBuf>(header: NonNull<Header>, ring: u64) -> Option<u16> {
+    // SAFETY: as the caller promises.
+    let typed = unsafe { header.cast::<Typed<T>>().as_ref() };
+    T::registered_at(&typed.parts, ring)
 }
 
 /// Frees the allocation of a buffer, and returns the buffer.

@@ -367,7 +367,7 @@ impl Backend for Rados {
                 let is_first = self.transfers.signal_also(EventFd::of(event)?);
                 if is_first { Ok(()) } else { Err(Errno::EBUSY) }
             }
-            Register::File(_) | Register::Buffers(_) => Err(Errno::EOPNOTSUPP),
+            Register::File(_) | Register::Buffers(_) | Register::Arena(_) => Err(Errno::EOPNOTSUPP),
             Register::Forget(_) => Ok(()),
         }
     }

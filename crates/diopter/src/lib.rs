@@ -85,7 +85,7 @@ pub use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, Re
 pub use diopter_core::units::{Bytes, FileOffset, FileRange};
 pub use diopter_history::Preset;
 pub use diopter_os::space::WriteHint;
-pub use diopter_os::{Errno, IoBuf, IoPriority, RwFlags};
+pub use diopter_os::{Arena, ArenaBuf, Errno, IoBuf, IoPriority, RwFlags};
 pub use direct::{DirectState, DirectStates};
 pub use error::{Error, Result};
 pub use file::{

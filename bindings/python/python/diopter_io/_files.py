@@ -64,6 +64,16 @@ class File(_native.File):
         self.readable()
         return _native.readinto_batch([(self, offset, buffer) for offset, buffer in ranges])
 
+    def write_ranges(self, ranges: Iterable[tuple[int, Buffer]]) -> None:
+        """Write ``(offset, buffer)`` pairs in one call, each all of its bytes at its offset.
+
+        Where they overlap, the later one wins. A buffer of 64 KiB or more that overlaps no other is
+        written from its memory; no other code may change it meanwhile. On a file that was opened to
+        append, use ``write_at``.
+        """
+        self.writable()
+        _native.write_pieces(self, list(ranges))
+
     def reader(self, offset: int = 0) -> Reader:
         """Return a stream that reads from ``offset`` on, with requests ahead of it."""
         return Reader(self, offset)

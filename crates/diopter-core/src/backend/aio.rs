@@ -97,7 +97,7 @@ impl Backend for Aio {
     fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
         match what {
             Register::Notify(event) => self.context.notify(event),
-            Register::File(_) | Register::Buffers(_) => Err(Errno::EOPNOTSUPP),
+            Register::File(_) | Register::Buffers(_) | Register::Arena(_) => Err(Errno::EOPNOTSUPP),
             Register::Forget(_) => Ok(()),
         }
     }

@@ -35,7 +35,7 @@ pub mod uring;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use diopter_os::{BioId, BioResult, Errno, IoBuf, LentOnce, OpenObject, RwFlags, Slab};
+use diopter_os::{Arena, BioId, BioResult, Errno, IoBuf, LentOnce, OpenObject, RwFlags, Slab};
 
 use crate::clock::Nanos;
 use crate::error::BackendError;
@@ -105,7 +105,7 @@ pub trait Backend: Send {
     /// Fails with the errno of the refusal; nothing changes then.
     fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
         match what {
-            Register::File(_) | Register::Buffers(_) | Register::Notify(_) => {
+            Register::File(_) | Register::Buffers(_) | Register::Arena(_) | Register::Notify(_) => {
                 Err(Errno::EOPNOTSUPP)
             }
             Register::Forget(_) => Ok(()),
@@ -151,6 +151,8 @@ pub enum Register<'a, 'b> {
     File(&'a OpenObject),
     /// Buffers, once for a backend's life.
     Buffers(&'a mut [&'b mut IoBuf]),
+    /// The memory of an arena, in the place of buffers.
+    Arena(&'a Arena),
     /// A file that was registered.
     Forget(&'a OpenObject),
     /// An eventfd, once for a backend's life: from then on it becomes readable when a turn would

@@ -118,7 +118,7 @@ impl Backend for Threads {
                 let event = EventFd::of(event)?;
                 if self.signal(event) { Ok(()) } else { Err(Errno::EBUSY) }
             }
-            Register::File(_) | Register::Buffers(_) => Err(Errno::EOPNOTSUPP),
+            Register::File(_) | Register::Buffers(_) | Register::Arena(_) => Err(Errno::EOPNOTSUPP),
             Register::Forget(_) => Ok(()),
         }
     }

@@ -208,6 +208,7 @@ impl Backend for Uring {
             Register::Notify(_) if self.is_polled => Err(Errno::EOPNOTSUPP),
             Register::Notify(event) => self.ring.notify(event),
             Register::Buffers(buffers) => self.ring.register_buffers(buffers),
+            Register::Arena(arena) => self.ring.register_arena(arena),
             Register::Forget(object) => {
                 self.ring.unregister_file(object);
                 Ok(())

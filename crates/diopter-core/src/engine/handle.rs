@@ -8,7 +8,7 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter_os::{Errno, EventFd, IoBuf, Slab, is_lent};
+use diopter_os::{Arena, Errno, EventFd, IoBuf, Slab, is_lent};
 
 use crate::backend::{Backend, Register, SelectedBackend};
 use crate::clock;
@@ -412,6 +412,17 @@ impl Engine {
     /// changes then.
     pub fn register_buffers(&self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
         self.core().backend.register(Register::Buffers(buffers))
+    }
+
+    /// Registers the memory of an arena with the kernel, in the place of
+    /// [`Engine::register_buffers`]: once for each engine. Requests whose memory is a part of the
+    /// arena then need no pinning. Several engines may register the same arena. The kernel keeps
+    /// the memory pinned until the engine is dropped.
+    ///
+    /// # Errors
+    /// As [`Engine::register_buffers`].
+    pub fn register_arena(&self, arena: &Arena) -> Result<(), Errno> {
+        self.core().backend.register(Register::Arena(arena))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::arena::Arena;
 use crate::buf::IoBuf;
 use crate::errno::Errno;
 use crate::object::{ObjectHandle, OpenObject};
@@ -20,28 +21,45 @@ impl Ring {
     /// Fails with `ENOMEM` past RLIMIT_MEMLOCK, and with `EBUSY` if buffers are registered already
     /// or the kernel does not take what is queued; nothing changes then.
     pub fn register_buffers(&mut self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
-        if !self.features.granted.registered_buffers {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let count = u16::try_from(buffers.len()).map_err(|_| Errno::EINVAL)?;
-        self.leave_registering_to_the_caller()?;
         let iovecs: Vec<libc::iovec> = buffers
             .iter()
             .map(|buf| libc::iovec { iov_base: buf.as_raw().cast(), iov_len: buf.mapped() })
             .collect();
+        let count = self.register_memory(&iovecs)?;
+        for (index, buf) in (0..count).zip(buffers.iter_mut()) {
+            buf.set_registration(Registration { ring: self.serial, index });
+        }
+        Ok(())
+    }
+
+    /// Registers whole mappings; returns their number.
+    fn register_memory(&mut self, iovecs: &[libc::iovec]) -> Result<u16, Errno> {
+        if !self.features.granted.registered_buffers {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let count = u16::try_from(iovecs.len()).map_err(|_| Errno::EINVAL)?;
+        self.leave_registering_to_the_caller()?;
         // SAFETY: the kernel pins the pages of each mapping itself; a mapping that goes away later
         // leaves the pinned pages to the ring alone, so no other owner of that memory is ever
         // written to.
-        let registered = unsafe { self.ring.submitter().register_buffers(&iovecs) };
+        let registered = unsafe { self.ring.submitter().register_buffers(iovecs) };
         if let Err(error) = registered {
             // Earlier registrations stay in force.
             self.features.granted.registered_buffers = self.features.buffers > 0;
             return Err(errno_of(&error));
         }
         self.features.buffers = count;
-        for (index, buf) in (0..count).zip(buffers.iter_mut()) {
-            buf.set_registration(Registration { ring: self.serial, index });
-        }
+        Ok(count)
+    }
+
+    /// Registers the memory of an arena, as [`Ring::register_buffers`] does, and in its place: once
+    /// per ring.
+    ///
+    /// # Errors
+    /// Fails as [`Ring::register_buffers`] does.
+    pub fn register_arena(&mut self, arena: &Arena) -> Result<(), Errno> {
+        self.register_memory(&[arena.whole()])?;
+        arena.note_registration(Registration { ring: self.serial, index: 0 });
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Facts about the engine on a scripted simulator: errors, outcomes, order, capacity, cancel,
 //! policies.
 
+mod arena;
 mod boundaries;
 
 mod ends;
