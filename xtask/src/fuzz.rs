@@ -1,5 +1,6 @@
-//! Fuzz targets under libFuzzer, built by a stable compiler. The lane runs each from its seeds, a
-//! soak keeps the inputs that it finds, and `cargo xtask fuzz` runs one target or replays an input.
+//! Fuzz targets under libFuzzer, built by a stable compiler. A soak runs each and keeps the inputs
+//! that it finds, and `cargo xtask fuzz` runs one target or replays an input. The lane checks that
+//! they compile.
 
 use std::fs::{self, File};
 use std::num::NonZero;
@@ -19,15 +20,6 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
 /// Lines of a failed run's log that are printed.
 const LINES_SHOWN: usize = 40;
 
-/// Inputs that a run starts from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// Seeds only: coverage must grow, or the target does not reach its parser.
-    Seeds,
-    /// All inputs that earlier runs kept below the target directory.
-    Kept,
-}
-
 /// Figures of a run, from libFuzzer's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Log {
@@ -40,7 +32,7 @@ struct Log {
 }
 
 /// Builds all targets and runs each for `seconds`. Returns whether none failed, and the executions.
-pub fn run_all(seconds: u64, seed: u64, start: Start) -> Result<(bool, u64), String> {
+pub fn run_all(seconds: u64, seed: u64) -> Result<(bool, u64), String> {
     let targets = targets()?;
     let build = &mut build(&[]);
     println!("   {}", run::shown(build));
@@ -52,7 +44,7 @@ pub fn run_all(seconds: u64, seed: u64, start: Start) -> Result<(bool, u64), Str
     // One for each processor at once: a target is one thread.
     let at_once = std::thread::available_parallelism().map_or(1, NonZero::get);
     for targets in targets.chunks(at_once) {
-        for ran in together(targets, |target| run_one(target, seconds, seed, start)) {
+        for ran in together(targets, |target| run_one(target, seconds, seed)) {
             let (succeeded, log) = ran?;
             executions += log.executions;
             passed &= succeeded;
@@ -75,7 +67,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     let mut command = Command::new(program(target));
     command.current_dir(repo::root()).args(limits(target)?).args(rest);
     if rest.iter().all(|argument| argument.starts_with('-')) {
-        command.args(directories(target, Start::Kept)?);
+        command.args(directories(target)?);
     }
     run::to_the_end(&mut command).map(|(succeeded, _)| succeeded)
 }
@@ -120,17 +112,12 @@ fn limits(target: &str) -> Result<[String; 3], String> {
     Ok(["-timeout=10".to_owned(), "-rss_limit_mb=1024".to_owned(), prefix])
 }
 
-/// Returns the directories that a target reads inputs from; it adds new ones to the first.
-fn directories(target: &str, start: Start) -> Result<Vec<PathBuf>, String> {
-    let own = match start {
-        Start::Seeds => build_dir().join("lane").join(target),
-        Start::Kept => build_dir().join("kept").join(target),
-    };
-    if start == Start::Seeds && own.exists() {
-        fs::remove_dir_all(&own).map_err(|error| format!("{}: {error}", own.display()))?;
-    }
-    made(&own)?;
-    Ok(vec![own, repo::root().join("fuzz/corpus").join(target)])
+/// Returns the directories that a target reads inputs from: first that of the inputs that earlier
+/// runs kept, which it adds new ones to.
+fn directories(target: &str) -> Result<[PathBuf; 2], String> {
+    let kept = build_dir().join("kept").join(target);
+    made(&kept)?;
+    Ok([kept, repo::root().join("fuzz/corpus").join(target)])
 }
 
 fn made(directory: &Path) -> Result<(), String> {
@@ -147,8 +134,9 @@ fn together<T: Send>(targets: &[String], run: impl Fn(&str) -> T + Sync) -> Vec<
 }
 
 /// Runs one target that is built, and prints its line of the table.
-fn run_one(target: &str, seconds: u64, seed: u64, start: Start) -> Result<(bool, Log), String> {
-    let limits = limits(target)?;
+fn run_one(target: &str, seconds: u64, seed: u64) -> Result<(bool, Log), String> {
+    let (limits, directories) = (limits(target)?, directories(target)?);
+    let is_first = fs::read_dir(&directories[0]).map_or(true, |mut kept| kept.next().is_none());
     let log_path = build_dir().join("found").join(format!("{target}.log"));
     let failed = |error: std::io::Error| format!("{target}, {}: {error}", log_path.display());
     let log = File::create(&log_path).map_err(failed)?;
@@ -157,7 +145,7 @@ fn run_one(target: &str, seconds: u64, seed: u64, start: Start) -> Result<(bool,
     command.arg(format!("-max_total_time={seconds}")).arg("-print_final_stats=1");
     // 0 would be a seed of libFuzzer's choice.
     command.arg(format!("-seed={}", 1 + seed % u64::from(u32::MAX)));
-    command.args(directories(target, start)?);
+    command.args(directories);
     command.stdout(log.try_clone().map_err(failed)?).stderr(log);
     let ended = command.status().map_err(failed)?;
 
@@ -172,7 +160,8 @@ fn run_one(target: &str, seconds: u64, seed: u64, start: Start) -> Result<(bool,
         format!("{first} -> {last}"),
         log.peak_mib
     );
-    let has_grown = start == Start::Kept || last > first;
+    // From the seeds alone a target that does not grow does not reach its parser.
+    let has_grown = !is_first || last > first;
     if ended.success() && has_grown {
         return Ok((true, log));
     }

@@ -323,7 +323,7 @@ fn piece(campaign: &Campaign, seed: u64, have: &str) -> Result<Entry, String> {
             let runs = u64::from(tally.tests_passed > 0);
             (passed, if campaign.unit == "runs" { runs } else { counted })
         }
-        Work::Fuzz => fuzz::run_all(FUZZ_SECONDS, seed, fuzz::Start::Kept)?,
+        Work::Fuzz => fuzz::run_all(FUZZ_SECONDS, seed)?,
         Work::Packages => match package::check() {
             Ok(passed) => (passed, 1),
             Err(why) => {

@@ -90,6 +90,9 @@ pub const SMOKE_NUMBERS: &[&str] = &[
     "completion",
 ];
 
+/// The targets compile, in the directory of the main workspace: its dependencies are there.
+pub const FUZZ: &[&str] = &["check", "--manifest-path", "fuzz/Cargo.toml"];
+
 /// A separate workspace. In release, as `make peers` builds it, in the same directory.
 pub const PEERS: &[&str] = &["test", "--release", "--manifest-path", "benches/peers/Cargo.toml"];
 

@@ -6,12 +6,12 @@ mod table;
 
 use crate::capability::{self, Capability, Probe};
 use crate::repo::Outcome;
-use crate::{book, debian, deny, fuzz, interface, repo, run, tidy, tools};
+use crate::{book, debian, deny, interface, repo, run, tidy, tools};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use table::{FUZZ_SECONDS, LANES, Lane, QUICK, Step, Work};
+use table::{LANES, Lane, QUICK, Step, Work};
 
 /// The variable that makes a lane over its budget a failure.
 const BUDGET: &str = "DIOPTER_BUDGET";
@@ -49,7 +49,6 @@ impl Row {
 
 /// The arguments of every lane of a run.
 struct Context {
-    seed: u64,
     /// The variables that every command gets.
     environment: [(&'static str, String); 2],
     /// The capabilities that must not be missing.
@@ -73,7 +72,7 @@ pub fn run(names: &[String]) -> Outcome {
     println!("this machine has: {have}");
 
     let environment = environment(seed, &have);
-    let context = Context { seed, environment, required, execute: run::to_the_end };
+    let context = Context { environment, required, execute: run::to_the_end };
     let mut rows = Vec::new();
     for lane in lanes {
         let started = Instant::now();
@@ -163,10 +162,6 @@ fn run_steps(lane: &Lane, context: &Context, skips: &mut BTreeMap<run::Skip, u32
             Work::Tidy => tidy::run().map(|clean| (clean, run::Tally::default())),
             Work::Book => book::build().map(|passed| (passed, run::Tally::default())),
             Work::Deny => deny::check().map(|clean| (clean, run::Tally::default())),
-            Work::Fuzz => {
-                let ran = fuzz::run_all(FUZZ_SECONDS, context.seed, fuzz::Start::Seeds);
-                ran.map(|(passed, _)| (passed, run::Tally::default()))
-            }
             Work::Features => interface::features().map(|clean| (clean, run::Tally::default())),
             Work::OldestCompiler => {
                 interface::oldest_compiler().map(|clean| (clean, run::Tally::default()))
@@ -218,7 +213,6 @@ fn command(step: &Step, environment: &[(&'static str, String)]) -> Command {
         Work::Tidy
         | Work::Deny
         | Work::Book
-        | Work::Fuzz
         | Work::Features
         | Work::OldestCompiler
         | Work::Interface => repo::cargo(),
@@ -236,7 +230,6 @@ fn shown(step: &Step, environment: &[(&'static str, String)]) -> String {
         Work::Tidy => "cargo xtask tidy".to_owned(),
         Work::Deny => "cargo-deny check, of every lock file".to_owned(),
         Work::Book => "mdbook build, of docs/ and the help of dio".to_owned(),
-        Work::Fuzz => format!("every target of fuzz/ for {FUZZ_SECONDS} s"),
         Work::Features => "each combination of the features of diopter".to_owned(),
         Work::OldestCompiler => "the published crates with the oldest compiler".to_owned(),
         Work::Interface => "the public interface against its snapshot".to_owned(),

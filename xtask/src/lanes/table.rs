@@ -39,8 +39,6 @@ pub enum Work {
     Deny,
     /// The documentation site.
     Book,
-    /// Every fuzz target, from its seeds.
-    Fuzz,
     /// Each combination of the features of `diopter`.
     Features,
     /// The published crates with the oldest compiler.
@@ -435,7 +433,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         needs: &[Capability::Cxx],
-        ..plain("fuzz", 115, &[Step { work: Work::Fuzz, ..check(&[]) }])
+        ..plain("fuzz", 70, &[Step { target_below: Some("."), ..check(FUZZ) }])
     },
 ];
 
@@ -445,9 +443,6 @@ pub const QUICK: [&str; 15] = [
     "fmt", "clippy", "tidy", "unit", "doc", "plan", "contract", "async", "polling", "engine",
     "striped", "lustre", "model", "layout", "process",
 ];
-
-/// Seconds of each fuzz target.
-pub const FUZZ_SECONDS: u64 = 2;
 
 pub const fn plain(name: &'static str, budget: u64, steps: &'static [Step]) -> Lane {
     Lane { name, budget, needs: &[], uses: &[], steps, is_extra: false }
