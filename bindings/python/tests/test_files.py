@@ -259,7 +259,7 @@ def test_ranges_from_buffers(path: pathlib.Path, content: Callable[[int], bytes]
         data.extend(b"\0" * 10)
         for at, piece in pieces:
             data[at : at + len(piece)] = piece
-        assert file.size() == len(data)
+        assert file.size == len(data)
         assert file.read_at(len(data), 0) == data
         growing.append(1)  # no export is left
         file.write_ranges([])

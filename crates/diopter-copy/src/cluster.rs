@@ -1,6 +1,7 @@
 //! Striped objects of a Ceph cluster, whose names start with `rados:`: connections, and what is
 //! open for reading.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,6 +45,8 @@ pub struct Object {
     size: u64,
     /// True if it had no mark then.
     is_complete: bool,
+    /// The failure that the last look has found.
+    change: RefCell<Option<Failure>>,
 }
 
 impl Object {
@@ -66,7 +69,8 @@ impl Object {
         let size = object.size().map_err(failed)?;
         let object = Arc::new(object);
         let file = rados::file(&object).map_err(failed)?;
-        Ok(Object { object, file, path: path.to_owned(), size, is_complete })
+        let (path, change) = (path.to_owned(), RefCell::default());
+        Ok(Object { object, file, path, size, is_complete, change })
     }
 
     /// Returns what has changed since it was opened. The lock keeps the object from being truncated
@@ -94,16 +98,20 @@ impl Content for Object {
     }
 
     fn is_unchanged(&self) -> bool {
-        matches!(self.change(), Ok(None))
+        let (path, remedy) = (&self.path, "end what writes to it, and try again");
+        let change = match self.change() {
+            Ok(cause) => cause.map(|cause| Failure::of_rule("reading", path, cause, remedy)),
+            Err(error) => Some(Failure::of_cluster("reading", path, &error)),
+        };
+        *self.change.borrow_mut() = change;
+        self.change.borrow().is_none()
     }
 
     fn has_changed(&self) -> Failure {
-        let cause = match self.change() {
-            Err(error) => return Failure::of_cluster("reading", &self.path, &error),
-            Ok(None) => "it changed while it was read",
-            Ok(Some(cause)) => cause,
-        };
-        Failure::of_rule("reading", &self.path, cause, "end what writes to it, and try again")
+        let cause = "it changed while it was read";
+        let remedy = "end what writes to it, and try again";
+        let unknown = || Failure::of_rule("reading", &self.path, cause, remedy);
+        self.change.take().unwrap_or_else(unknown)
     }
 
     fn changed_in_check(&self) -> Failure {
@@ -113,6 +121,10 @@ impl Content for Object {
     fn ended_early(&self) -> Failure {
         let cause = "it ended before its size: another client truncated it";
         Failure::of_rule("reading", &self.path, cause, "try again")
+    }
+
+    fn ended_early_in_check(&self) -> Failure {
+        self.ended_early()
     }
 }
 

@@ -153,12 +153,16 @@ fn put(session: &mut Session<'_>, source: &Path, (target, name): (&Path, &Name))
     let input = Input::of_path(source)?;
     let failed = |error: Error| Failure::of_cluster("writing", target, &error);
     let pool = Clusters::default().pool(name).map_err(failed)?;
-    let (mut object, is_new) = create_or_open(session, &pool, (target, name))?;
+    let (object, is_new) = create_or_open(session, &pool, (target, name))?;
+    let mut object = Arc::new(object);
     if !is_new {
+        // An object that the engine refuses is not changed.
+        drop(rados::file(&object).map_err(failed)?);
         session.begin_in_place(target);
         if object.size().map_err(failed)? > input.size {
             let flag = session.stop();
-            let cut = object.set_len(input.size, &|| flag.requested().is_none());
+            let alone = Arc::get_mut(&mut object).expect("the file of it was dropped");
+            let cut = alone.set_len(input.size, &|| flag.requested().is_none());
             if cut.as_ref().is_err_and(|error| is(error, Errno::EINTR)) {
                 session.check_stop()?;
             }
@@ -166,7 +170,6 @@ fn put(session: &mut Session<'_>, source: &Path, (target, name): (&Path, &Name))
         }
     }
     object.expect_size(input.size);
-    let object = Arc::new(object);
     let mut done = write(session, &input, (&object, target));
     if is_new && done.is_ok() {
         done = object.complete().map_err(|error| failed(error).into()).and(done);

@@ -42,6 +42,12 @@ pub trait Content {
         Failure::of_rule("reading", self.path(), cause, "end what writes to it, or read a snapshot")
     }
 
+    /// Returns the failure of a check whose content had fewer bytes than its size says.
+    fn ended_early_in_check(&self) -> Failure {
+        let cause = "it became shorter meanwhile; another process may be writing to it";
+        Failure::of_rule("reading", self.path(), cause, "end that process, and try again")
+    }
+
     /// Returns the failure of a copy whose source had fewer bytes than its size says.
     fn ended_early(&self) -> Failure {
         self.has_changed()

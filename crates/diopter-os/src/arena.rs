@@ -13,9 +13,13 @@ use crate::owned::{OwnedBuf, OwnedBufMut, Registration};
 /// Where a part begins: whatever file it is for, its address is aligned.
 const ALIGNMENT: usize = 4096;
 
+/// Rings that are remembered to have an arena registered.
+const REGISTRATIONS_MAX: usize = 64;
+
 /// A block of memory that hands out parts. Clones are the same arena.
 ///
-/// The block is freed once the arena and all parts are dropped.
+/// The block is freed once the arena and all parts are dropped. A child of fork does not have it:
+/// as with [`IoBuf`], the memory is the parent's, and the child makes another arena.
 #[derive(Clone, Debug)]
 pub struct Arena(Arc<Block>);
 
@@ -93,7 +97,12 @@ impl Arena {
 
     /// Notes that a ring has the whole mapping registered, for the life of the ring.
     pub(crate) fn note_registration(&self, registration: Registration) {
-        lock(&self.0.registrations).push(registration);
+        let mut registrations = lock(&self.0.registrations);
+        if registrations.len() == REGISTRATIONS_MAX {
+            // The oldest, whose ring is likely to be gone; else its parts are named by address.
+            registrations.remove(0);
+        }
+        registrations.push(registration);
     }
 }
 

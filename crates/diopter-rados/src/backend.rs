@@ -168,7 +168,10 @@ impl Rados {
                         let bytes = source.bytes(&bio.spec(), *size);
                         self.transfers.start(bio, bytes);
                     }
-                    Err(error) => self.over.push(bio.finish(Err(errno_of(error)))),
+                    Err(error) => {
+                        let errno = source.errno_of(error);
+                        self.over.push(bio.finish(Err(errno)));
+                    }
                 }
             }
         }
@@ -279,10 +282,9 @@ fn finish(source: &Source, transferred: Transferred) -> FinishedBio {
 
 /// The errno of what failed before a bio was sent.
 fn errno_of(error: &Error) -> Errno {
-    if error.is_unknown() {
-        return Errno::ETIMEDOUT;
-    }
     match (error.kind(), error.errno()) {
+        (_, Some(libc::ESHUTDOWN)) => Errno::ESHUTDOWN,
+        _ if error.is_unknown() => Errno::ETIMEDOUT,
         (ErrorKind::Lease, _) => Errno::ENOLCK,
         (_, Some(number)) => Errno::from_raw(number),
         (ErrorKind::Damaged, None) => Errno::EUCLEAN,

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use diopter_os::fork;
+
 pub use attributes::{Attributes, Layout};
 pub use transfer::{ObjectRange, operations};
 
@@ -85,6 +87,8 @@ pub struct File {
     expected: AtomicU64,
     /// The errno of the first request of an engine that may take effect later; 0 for none.
     unknown: AtomicI32,
+    /// The process that opened it, by generation of fork.
+    generation: u64,
     /// Locked while the size is raised.
     growing: Mutex<()>,
     /// Queues without operations, for the next request.
@@ -213,6 +217,7 @@ impl File {
             size,
             expected: AtomicU64::new(0),
             unknown: AtomicI32::new(0),
+            generation: fork::generation(),
             growing: Mutex::new(()),
             queues: Mutex::default(),
         }
@@ -321,6 +326,10 @@ impl File {
 
     /// Reads the size: its text, and the number.
     fn read_size(&self) -> Result<(Vec<u8>, u64), Error> {
+        if self.is_inherited() {
+            let what = format!("striped object {}, opened before a fork", shown(&self.name));
+            return Err(Error::returned(what, -libc::EBADF).advise("open the object again"));
+        }
         let first = object_name(&self.name, 0);
         let text = self.pool.attribute(&first, attributes::SIZE, SIZE_TEXT_MAX)?;
         let mut read = Attributes::default();

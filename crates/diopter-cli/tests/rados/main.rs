@@ -5,6 +5,7 @@ mod check;
 mod cp;
 mod facts;
 mod failures;
+mod file;
 mod names;
 mod owners;
 

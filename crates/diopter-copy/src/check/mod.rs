@@ -304,7 +304,10 @@ fn open_as(is_named: bool) -> OpenAs {
 
 /// Returns why content could not be read.
 fn stopped(why: Interruption, content: &dyn Content) -> Stop {
-    read_failed(why, "reading", content.path())
+    match why {
+        Interruption::SourceChanged => content.ended_early_in_check().into(),
+        why => read_failed(why, "reading", content.path()),
+    }
 }
 
 /// Returns the type of an inode, for messages.

@@ -111,7 +111,9 @@ impl Session<'_> {
         let Options { bs, iodepth, .. } = *self.options;
         let (usual, size) = (Shape::new(bs, iodepth)?, source.size());
         let mut preferred = None;
-        if source.has_preference() && bs.is_none() && !usual.is_one_block(size) {
+        // A cluster serves its objects one by one, whatever the source prefers.
+        let is_open = source.has_preference() || target.local_fd().is_none();
+        if is_open && bs.is_none() && !usual.is_one_block(size) {
             preferred = self.sizes.of(target, size).or_else(|| self.sizes.of(source.file(), size));
         }
         let shape = Shape::fitted(bs, iodepth, preferred)?;

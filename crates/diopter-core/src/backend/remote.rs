@@ -7,6 +7,7 @@ use crate::backend::mixed::{queue_each, turn_both};
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::clock::Nanos;
 use crate::error::BackendError;
+use crate::limits::{TEARDOWN_WAIT_MAX, WAIT_SLICE};
 
 /// The backend of an engine from its first remote object on.
 pub(crate) struct WithRemote {
@@ -41,7 +42,18 @@ impl Backend for WithRemote {
         if self.remote.held() == 0 {
             return self.base.turn(wait, done);
         }
-        turn_both((&mut *self.base, &mut *self.remote), wait, done)
+        let turned = turn_both((&mut *self.base, &mut *self.remote), wait, done);
+        if turned.is_err() {
+            // The engine ends every request now. What remote objects still get must not come later.
+            let slices = TEARDOWN_WAIT_MAX.as_millis() / WAIT_SLICE.as_millis();
+            for _ in 0..slices {
+                if self.remote.held() == 0 {
+                    break;
+                }
+                self.remote.turn(Wait::Block(WAIT_SLICE), done)?;
+            }
+        }
+        turned
     }
 
     fn run_now(&mut self, id: BioId) -> BioResult {
@@ -66,10 +78,9 @@ impl Backend for WithRemote {
     }
 
     fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
-        if let Register::Notify(event) = what {
-            self.remote.register(Register::Notify(event))?;
-        }
-        self.base.register(what)
+        let Register::Notify(event) = what else { return self.base.register(what) };
+        self.base.register(Register::Notify(event))?;
+        self.remote.register(Register::Notify(event))
     }
 
     fn suspend_signals(&mut self, is_suspended: bool) {

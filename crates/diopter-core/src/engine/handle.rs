@@ -420,7 +420,8 @@ impl Engine {
     /// the memory pinned until the engine is dropped.
     ///
     /// # Errors
-    /// As [`Engine::register_buffers`].
+    /// As [`Engine::register_buffers`]; `EFAULT` for an arena of more than 1 GiB, the most that the
+    /// kernel registers as one buffer.
     pub fn register_arena(&self, arena: &Arena) -> Result<(), Errno> {
         self.core().backend.register(Register::Arena(arena))
     }

@@ -114,7 +114,7 @@ impl Core {
         }
         if self.serve(target).is_err() {
             let why = "no descriptor is left for the backend of remote objects; close some";
-            return refuse(AdmitErrorKind::Full, why);
+            return refuse(AdmitErrorKind::NoEngine, why);
         }
         Ok(())
     }

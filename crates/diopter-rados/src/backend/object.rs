@@ -139,6 +139,7 @@ impl Source {
     /// of every file.
     pub fn need(&self, spec: &BioSpec) -> Result<Need, Errno> {
         let Source::Column { file, .. } = self else { return Ok(Need::Ready(u64::MAX)) };
+        self.check_process()?;
         let (is_write, end) = (spec.op == Op::Write, self.end(spec));
         if is_write && !file.is_writable() {
             return Err(Errno::EBADF);
@@ -150,6 +151,14 @@ impl Source {
             Some(size) => Need::Ready(size),
             None => Need::Size(Arc::clone(file)),
         })
+    }
+
+    /// Fails with `EBADF` in a child of fork.
+    fn check_process(&self) -> Result<(), Errno> {
+        match self {
+            Source::Column { file, .. } if file.is_inherited() => Err(Errno::EBADF),
+            Source::Column { .. } | Source::Whole { .. } => Ok(()),
+        }
     }
 
     /// Returns the file of a column.
@@ -241,6 +250,15 @@ impl Source {
         }
     }
 
+    /// Returns the errno of a change that failed, and notes one that may take effect later.
+    pub fn errno_of(&self, error: &Error) -> Errno {
+        let errno = errno_of(error);
+        if error.is_unknown() {
+            self.note_unknown(errno);
+        }
+        errno
+    }
+
     /// Notes a write that may take effect later.
     pub fn note_unknown(&self, errno: Errno) {
         if let Source::Column { file, .. } = self {
@@ -257,6 +275,7 @@ impl Source {
 
     /// Reads now, and blocks.
     pub fn read_now(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+        self.check_process()?;
         match self {
             Source::Whole { pool, name, .. } => match pool.read(name, offset, buffer) {
                 Err(error) if error.errno() == Some(libc::ENOENT) => Ok(0),
@@ -282,6 +301,7 @@ impl Source {
 
     /// Writes now, and blocks.
     pub fn write_now(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.check_process()?;
         match self {
             Source::Whole { pool, name, size } => {
                 pool.write(name, offset, bytes).map_err(|error| errno_of(&error))?;
@@ -292,7 +312,8 @@ impl Source {
                 while done < bytes.len() {
                     let (at, run) = unit_at(*striping, *column, offset + done as u64);
                     let end = bytes.len().min(done + run);
-                    match file.write_at(at, &bytes[done..end]).map_err(|error| errno_of(&error)) {
+                    let written = file.write_at(at, &bytes[done..end]);
+                    match written.map_err(|error| self.errno_of(&error)) {
                         Ok(()) => done = end,
                         // Not an error of what was written before.
                         Err(Errno::EAGAIN) if done > 0 => return Ok(done),
@@ -338,6 +359,7 @@ impl BackingObject for Object {
     }
 
     fn size(&self) -> Result<u64, Errno> {
+        self.source().check_process()?;
         match self.source() {
             Source::Whole { pool, name, size } => size.get_or(|| match pool.stat(name) {
                 Ok(stat) => Ok(stat.size),

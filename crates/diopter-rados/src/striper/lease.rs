@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use diopter_os::random;
+use diopter_os::{fork, random};
 use rustix::time::{ClockId, clock_gettime};
 use uuid::Builder;
 
@@ -70,6 +70,8 @@ pub struct Lease {
     held: Arc<Held>,
     stop: Option<Sender<()>>,
     keeper: Option<JoinHandle<()>>,
+    /// The process that took it, by generation of fork.
+    generation: u64,
 }
 
 struct Held {
@@ -155,13 +157,19 @@ impl Lease {
                 }
             })
             .map_err(|error| Error::system("start the thread of a lease", &error))?;
-        let lease = Lease { held, stop: Some(stop), keeper: Some(keeper) };
+        let generation = fork::generation();
+        let lease = Lease { held, stop: Some(stop), keeper: Some(keeper), generation };
         // If this fails, the drop waits for the thread, which has a handle of the connection.
         lease.held.lock("lock", steps, (Mode::Shared, 0))?;
         if let Some(stop) = &lease.stop {
             stop.send(()).expect("the thread waits for it");
         }
         Ok(lease)
+    }
+
+    /// Returns true in a child of fork, which has no connection to the cluster.
+    pub fn is_inherited(&self) -> bool {
+        fork::generation() != self.generation
     }
 
     /// Returns the cookie of the lock, which no other holder has.
@@ -265,6 +273,11 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            // The thread and the connection are the parent's, and so is the lock.
+            std::mem::forget((Arc::clone(&self.held), self.keeper.take()));
+            return;
+        }
         self.stop = None;
         if let Some(keeper) = self.keeper.take() {
             keeper.join().ok();

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use diopter_os::fork;
+
 use super::lease::Lease;
 use super::{Access, File, GROW_BYTES, attributes, object_name};
 use crate::error::{Error, ErrorKind, shown};
@@ -68,6 +70,12 @@ impl File {
         }
     }
 
+    /// Notes that an engine was lost with writes of the file in flight.
+    #[doc(hidden)]
+    pub fn lose_writes(&self) {
+        self.note_unknown(libc::EIO);
+    }
+
     /// Notes a write that may take effect later.
     pub(crate) fn note_unknown(&self, errno: i32) {
         // The first one is kept.
@@ -89,6 +97,11 @@ impl File {
         if let Some(lease) = &self.lease {
             lease.give_up();
         }
+    }
+
+    /// Returns true in a child of fork, which has no connection to the cluster.
+    pub(crate) fn is_inherited(&self) -> bool {
+        fork::generation() != self.generation
     }
 
     /// Returns true if it is open for writing.

@@ -29,6 +29,8 @@ use diopter_core::bio::object_queues::ObjectQueues;
 use diopter_core::engine::hybrid::HybridCounters;
 use diopter_core::engine::target::{Directness, Target};
 use diopter_core::engine::{Core, Order, admit, start_on, with_thread_engine};
+#[cfg(feature = "rados")]
+use diopter_core::error::IoErrorKind;
 use diopter_core::error::{AdmitError, AdmitErrorKind, FailedObject, IoError};
 use diopter_core::outcome::StopReason;
 use diopter_core::plan::{Plan, PlanQuery};
@@ -319,6 +321,12 @@ impl File {
         let object = self.inner.cluster.as_ref().expect("the caller has looked");
         let is_write = error.what == RequestOp::Write.name();
         let (errno, range) = (error.errno, error.range);
+        if error.kind == IoErrorKind::BackendLost {
+            if !is_write {
+                return Error::Io(error.clone());
+            }
+            object.lose_writes();
+        }
         let error = object.error_of(is_write, errno.raw());
         Error::Cluster(Box::new(ClusterError { error, errno, range }))
     }
@@ -437,8 +445,7 @@ impl File {
     pub fn set_write_hint(&self, hint: WriteHint) -> Result<()> {
         let failed = |errno| IoError::new(errno, FileRange::new(0, 0), "set_write_hint");
         let is_inside = self.inner.target.size_fixed().is_some() && !self.inner.is_striped();
-        let is_device = self.kind() == FileKind::BlockDevice;
-        if self.inner.objects.is_empty() || is_inside && !is_device {
+        if self.inner.objects.is_empty() || is_inside {
             return Err(failed(Errno::EOPNOTSUPP).into());
         }
         let mut objects = self.object_descriptors();
@@ -466,6 +473,11 @@ impl File {
     /// # Errors
     /// `Io` with the errno of `fstat` or `BLKGETSIZE64`.
     pub fn size(&self) -> Result<u64> {
+        #[cfg(feature = "rados")]
+        if let Some(object) = &self.inner.cluster {
+            // The engine trusts the size that it knows; another client may have raised it.
+            return object.size().map_err(|error| cluster_error(error, FileRange::new(0, 0)));
+        }
         let size = self.inner.target.size();
         size.map_err(|errno| IoError::new(errno, FileRange::new(0, 0), "size").into())
     }
@@ -602,6 +614,12 @@ impl File {
     pub fn close(self) -> Result<()> {
         self.sync_all()
     }
+}
+
+#[cfg(feature = "rados")]
+fn cluster_error(error: diopter_rados::Error, range: FileRange) -> Error {
+    let errno = error.errno().map_or(Errno::EIO, Errno::from_raw);
+    Error::Cluster(Box::new(ClusterError { error, errno, range }))
 }
 
 /// The memory of a call that has one range, for one bio; `None` when the request was cut.
