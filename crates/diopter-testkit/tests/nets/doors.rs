@@ -201,13 +201,13 @@ impl Door {
         dir.join("striped.dio")
     }
 
-    /// Makes the files that are there before.
-    pub fn prepare(&self, ground: &Ground<'_>) {
+    /// Makes the files that are there before. Fails where a file system has no room for them.
+    pub fn prepare(&self, ground: &Ground<'_>) -> std::io::Result<()> {
         ground.clear();
         let old = &ground.sources.old;
         match self.makes {
-            Makes::Replaced => drop(fs::copy(old, ground.target()).unwrap()),
-            Makes::IntoImage => drop(fs::copy(&ground.sources.image, ground.target()).unwrap()),
+            Makes::Replaced => drop(fs::copy(old, ground.target())?),
+            Makes::IntoImage => drop(fs::copy(&ground.sources.image, ground.target())?),
             Makes::Striped { here } => {
                 let mut dirs = [ground.dir.as_path(), &ground.objects];
                 dirs.rotate_right(here);
@@ -218,6 +218,7 @@ impl Door {
             }
             _ => {}
         }
+        Ok(())
     }
 
     /// The program and its words.

@@ -4,6 +4,7 @@
 
 mod volume;
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
@@ -125,25 +126,40 @@ impl Shared<'_> {
     }
 
     fn run_on_one(&self, kind: &'static Kind, cells: &[&Cell]) {
-        let Some(volume) = Volume::new(kind) else { return };
-        let objects = self.scratch.join(format!("objects-{}", kind.name));
-        let (sources, built) = (&self.sources, &self.built);
+        let Some(mut volume) = Volume::new(kind) else { return };
         for cell in cells {
-            let ground = Ground { sources, built, dir: volume.dir(), objects: objects.clone() };
-            volume.release();
-            ground.clear();
-            // Some file systems have the space of removed files only then.
-            volume.sync();
-            self.matrix.note((*cell).clone(), run(cell, &volume, &ground));
+            if let Err(error) = self.prepare(cell, &volume) {
+                assert_eq!(error.kind(), ErrorKind::StorageFull, "{cell:?}: {error}");
+                // What the cells before it have left there is not to decide this one.
+                volume.release();
+                volume.finish();
+                volume = Volume::new(kind).expect("as the first one");
+                self.prepare(cell, &volume).unwrap();
+            }
+            self.matrix.note((*cell).clone(), run(cell, &volume, &self.ground(&volume)));
         }
         volume.release();
         volume.finish();
+    }
+
+    fn ground(&self, volume: &Volume) -> Ground<'_> {
+        let objects = self.scratch.join(format!("objects-{}", volume.name()));
+        Ground { sources: &self.sources, built: &self.built, dir: volume.dir(), objects }
+    }
+
+    /// Gives all space of a volume back, and makes the files of a cell.
+    fn prepare(&self, cell: &Cell, volume: &Volume) -> std::io::Result<()> {
+        let ground = self.ground(volume);
+        volume.release();
+        ground.clear();
+        // Some file systems have the space of removed files only then.
+        volume.sync();
+        door(&cell.door).prepare(&ground)
     }
 }
 
 fn run(cell: &Cell, volume: &Volume, ground: &Ground<'_>) -> Outcome {
     let door = door(&cell.door);
-    door.prepare(ground);
     let parts: Vec<&str> = cell.fault.split('/').collect();
     let number: u64 = parts[1].parse().expect("a number");
     let is_limit = parts[0] == "fsize";

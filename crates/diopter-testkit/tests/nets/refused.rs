@@ -179,7 +179,7 @@ impl Sandbox<'_> {
         let door = door(&cell.door);
         let parts: Vec<&str> = cell.fault.split('/').collect();
         let [backend, call, error, moment] = parts.as_slice() else { unreachable!("{cell:?}") };
-        door.prepare(ground);
+        door.prepare(ground).unwrap();
         let before = ground.names();
         let refusal = Refusal { call, error, is_later: *moment == "later" };
         let mut command = self.command(door, &refusal, ground);
@@ -255,7 +255,7 @@ fn the_list_has_every_call_that_a_door_makes() {
             let dir = mount.path().join("cell");
             let (files, objects) = (dir.join("files"), dir.join("objects"));
             let ground = Ground { sources: &sources, built: &built, dir: files, objects };
-            door.prepare(&ground);
+            door.prepare(&ground).unwrap();
             let made = found.entry(door.name.to_owned()).or_default();
             for (call, count) in traced(door, backend, &ground) {
                 let most = made.entry(call).or_default();

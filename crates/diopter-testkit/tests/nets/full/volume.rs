@@ -118,6 +118,11 @@ impl Volume {
         Some(volume)
     }
 
+    /// The name of its kind.
+    pub fn name(&self) -> &'static str {
+        self.kind.name
+    }
+
     /// Where cells have their files. Files next to it are fillers.
     pub fn dir(&self) -> PathBuf {
         self.project().join("cell")
