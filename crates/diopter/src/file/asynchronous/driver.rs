@@ -14,6 +14,8 @@ use diopter_os::{EventFd, fork};
 #[cfg(feature = "tokio")]
 use crate::file::File;
 use crate::file::asynchronous::operation::{Operation, StartResult, Submissions, drop_departed};
+#[cfg(feature = "tokio")]
+use diopter_core::backend::Register;
 use diopter_core::backend::Wait;
 use diopter_core::completion::CompletionPolicy;
 #[cfg(feature = "tokio")]
