@@ -15,7 +15,7 @@ const REFERENCE: &str = "# Reference\n\n";
 pub fn build() -> Outcome {
     let mut command = tools::BOOK.command()?;
     let mut build = repo::cargo();
-    build.args(["build", "-p", "diopter-cli"]);
+    build.args(["build", "--bin", "dio", "--examples"]);
     if !run::to_the_end(&mut build)?.0 {
         return Ok(false);
     }

@@ -164,10 +164,10 @@ fn target() -> PathBuf {
 /// The sources: their form, the lints, and the tests of the parser, which need no Python.
 fn check_sources() -> Outcome {
     let lints = ["--all-targets", "--", "-D", "warnings"];
-    let mut clippy = cargo(&["clippy", "--profile", "ci"]);
+    let mut clippy = cargo(&["clippy"]);
     Ok(succeeds(&mut cargo(&["fmt", "--check"]))?
         && succeeds(clippy.args(lints))?
-        && succeeds(&mut cargo(&["test", "--profile", "ci", "--no-default-features", "--lib"]))?)
+        && succeeds(&mut cargo(&["test", "--no-default-features", "--lib"]))?)
 }
 
 /// Builds the wheel for an interpreter, or for all later ones too if it has the stable ABI; `None`
@@ -179,7 +179,7 @@ fn build(python: &Path) -> Result<Option<PathBuf>, String> {
             .map_err(|error| format!("{}: {error}", wheels.display()))?;
     }
     let mut maturin = Command::new(tools()?.join("bin/maturin"));
-    maturin.args(["build", "--locked", "--profile", "ci", "--interpreter"]).arg(python);
+    maturin.args(["build", "--locked", "--profile", "dev", "--interpreter"]).arg(python);
     maturin.arg("--out").arg(&wheels).current_dir(package());
     maturin.env("CARGO_TARGET_DIR", target());
     if !succeeds(&mut maturin)? {

@@ -221,7 +221,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
 /// The targets of `cargo xtask bless`.
 const BLESSED: &[&[&str]] = &[
     &["-p", "diopter", "--test", "all", "plan::"],
-    &["-p", "diopter-bench", "--test", "report"],
+    &["-p", "diopter-bench", "--test", "report_text"],
     &["-p", "diopter-images", "--lib", "xfs::"],
     &["-p", "diopter-trace", "--lib", "summary::"],
     &["-p", "diopter-cli", "--tests"],

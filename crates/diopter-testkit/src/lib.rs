@@ -13,6 +13,7 @@ pub mod browser;
 pub mod figures;
 pub mod memory;
 pub mod files;
+pub mod built;
 pub mod altered;
 pub mod machine;
 pub mod zram;

@@ -2,8 +2,16 @@
 
 use crate::repo;
 
-pub const CLIPPY_WITH_TOKIO: &[&str] =
-    &["clippy", "-p", "diopter", "--all-targets", "--features", "tokio", "--", "-D", "warnings"];
+/// Commands on the main workspace name what they build and no package: cargo then builds the
+/// dependencies with the same features in every lane, which is once.
+pub const CLIPPY: &[&str] =
+    &["clippy", "--all-targets", "--features", "diopter/tokio", "--", "-D", "warnings"];
+
+pub const ASYNC_WITH_TOKIO: &[&str] =
+    &["test", "--features", "diopter/tokio", "--test", "async_files"];
+
+/// Libraries, programs and examples.
+pub const BUILD: &[&str] = &["build", "--lib", "--bins", "--examples"];
 
 pub const ASYNC_ON_NIGHTLY: &[&str] = &[
     "test",
@@ -36,8 +44,6 @@ pub const MIRI: &[&str] = &[
 
 pub const ENGINE: &[&str] = &[
     "test",
-    "-p",
-    "diopter",
     "--test",
     "all",
     "--",
@@ -57,8 +63,6 @@ pub const SMOKE: &[&str] = &[
     "bench",
     "--profile",
     "dev",
-    "-p",
-    "diopter",
     "--bench",
     "backends",
     "--bench",
@@ -72,14 +76,12 @@ pub const SMOKE: &[&str] = &[
 ];
 
 pub const SMOKE_WRITERS: &[&str] =
-    &["bench", "--profile", "dev", "-p", "diopter-copy", "--bench", "writers", "--", "--smoke"];
+    &["bench", "--profile", "dev", "--bench", "writers", "--", "--smoke"];
 
 pub const SMOKE_NUMBERS: &[&str] = &[
     "bench",
     "--profile",
     "dev",
-    "-p",
-    "diopter",
     "--bench",
     "numbers",
     "--",
@@ -178,8 +180,6 @@ pub const FMT_REDB: &[&str] = &["fmt", "--manifest-path", "examples/redb/Cargo.t
 
 pub const COMPARE: &[&str] = &[
     "test",
-    "-p",
-    "diopter-bench",
     "--test",
     "campaign",
     "--test",
@@ -190,66 +190,77 @@ pub const COMPARE: &[&str] = &[
     "verdicts",
 ];
 
-pub const BENCH_DIO: &[&str] =
-    &["test", "-p", "diopter-bench", "--test", "bench", "--test", "bench_memory"];
+pub const BENCH_DIO: &[&str] = &["test", "--test", "runs", "--test", "bench_memory"];
 
 pub const SMOKE_PARITY: &[&str] =
-    &["bench", "--profile", "dev", "-p", "diopter-bench", "--bench", "parity", "--", "--smoke"];
+    &["bench", "--profile", "dev", "--bench", "parity", "--", "--smoke"];
 
 /// The crates that a release would upload, in the order of it. They are not built once more.
 pub const PACKAGE: &[&str] =
     &["publish", "--workspace", "--dry-run", "--no-verify", "--allow-dirty"];
 
 /// The page of a report in a real browser.
-pub const REPORT_PAGE: &[&str] =
-    &["test", "-p", "diopter-bench", "--test", "report_page", "--", "--nocapture"];
-pub const TRACE_PAGE: &[&str] =
-    &["test", "-p", "diopter-trace", "--lib", "html::", "--", "--nocapture"];
+pub const REPORT_PAGE: &[&str] = &["test", "--test", "report_page", "--", "--nocapture"];
+pub const TRACE_PAGE: &[&str] = &["test", "--lib", "--", "--nocapture", "html::"];
 
 /// Objects and striped objects on a real cluster.
-pub const DIO_RADOS: &[&str] = &["test", "-p", "diopter-cli", "--test", "rados"];
-pub const RADOS: &[&str] = &["test", "-p", "diopter-rados", "--test", "rados", "--", "--nocapture"];
+pub const DIO_RADOS: &[&str] = &["test", "--test", "dio_rados"];
+pub const RADOS: &[&str] = &["test", "--test", "rados", "--", "--nocapture"];
 
-pub const LAB_HOST: &[&str] = &[
-    "test",
-    "-p",
-    "diopter-lab",
-    "--test",
-    "lab_machine",
-    "--test",
-    "lab_store",
-    "--test",
-    "lab_run",
-];
+pub const LAB_HOST: &[&str] =
+    &["test", "--test", "lab_machine", "--test", "lab_store", "--test", "lab_run"];
 
 /// The command's tests, except those with separate lanes.
 pub const GOLDEN: &[&str] = &[
     "test",
-    "-p",
-    "diopter-cli",
-    "--tests",
-    "--",
-    "--skip",
-    "a_power_cut_leaves",
-    "--skip",
-    "dio_serves_",
-    "--skip",
-    "odd_file_system",
+    "--test",
+    "bench",
+    "--test",
+    "bench_cut",
+    "--test",
+    "check",
+    "--test",
+    "cli",
+    "--test",
+    "compare",
+    "--test",
+    "cp",
+    "--test",
+    "cp_*",
+    "--test",
+    "hostile",
+    "--test",
+    "images",
+    "--test",
+    "lab",
+    "--test",
+    "names",
+    "--test",
+    "read_from",
+    "--test",
+    "readme",
+    "--test",
+    "report",
+    "--test",
+    "stripe",
+    "--test",
+    "trace",
+    "--test",
+    "trace_attach",
+    "--test",
+    "trace_refused",
 ];
 
 /// `dio` on another kernel, with disks that this machine does not have.
-pub const GUEST: &[&str] = &["test", "-p", "diopter-cli", "--test", "guest", "--", "--nocapture"];
+pub const GUEST: &[&str] = &["test", "--test", "guest", "--", "--nocapture"];
 
 /// Disks after power cuts, recorded in an emulator.
-pub const POWER_CUT: &[&str] =
-    &["test", "-p", "diopter-cli", "--test", "power_cut", "--", "--nocapture"];
+pub const POWER_CUT: &[&str] = &["test", "--test", "power_cut", "--", "--nocapture"];
 
 /// The matrices of doors.
-pub const REFUSED: &[&str] =
-    &["test", "-p", "diopter-testkit", "--test", "nets", "--", "--nocapture", "refused::"];
+pub const REFUSED: &[&str] = &["test", "--test", "nets", "--", "--nocapture", "refused::"];
 
-pub const FULL: &[&str] =
-    &["test", "-p", "diopter-testkit", "--test", "nets", "--", "--nocapture", "full::"];
+pub const FULL: &[&str] = &["test", "--test", "nets", "--", "--nocapture", "full::"];
 
 /// A real kernel, in an emulator.
-pub const LAB: &[&str] = &["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"];
+pub const LAB: &[&str] = &["test", "--test", "lab_boot", "--", "--nocapture"];

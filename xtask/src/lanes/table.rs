@@ -66,11 +66,7 @@ const C_TOOLS: &[Capability] = &[
 
 pub const LANES: &[Lane] = &[
     plain("fmt", 10, &[check(&["fmt", "--all", "--check"])]),
-    plain(
-        "clippy",
-        40,
-        &[check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])],
-    ),
+    plain("clippy", 40, &[check(CLIPPY)]),
     plain("tidy", 10, &[Step { work: Work::Tidy, ..check(&[]) }]),
     Lane {
         needs: &[Capability::Deny],
@@ -92,7 +88,7 @@ pub const LANES: &[Lane] = &[
         needs: &[Capability::Book],
         ..plain("book", 120, &[Step { work: Work::Book, ..check(&[]) }])
     },
-    plain("build", 235, &[check(&["build", "--release", "-p", "diopter-cli"])]),
+    plain("build", 90, &[check(&["check", "--release", "-p", "diopter-cli"])]),
     plain("package", 30, &[check(PACKAGE)]),
     plain("unit", 165, &[test(&["test", "--workspace", "--lib", "--bins"])]),
     plain(
@@ -100,12 +96,12 @@ pub const LANES: &[Lane] = &[
         70,
         &[
             check(&["test", "--workspace", "--doc"]),
-            check(&["run", "-p", "diopter", "--example", "read_write"]),
-            check(&["run", "-p", "diopter", "--example", "many_in_flight"]),
-            check(&["run", "-p", "diopter", "--example", "futures"]),
-            check(&["run", "-p", "diopter", "--example", "stream"]),
-            check(&["run", "-p", "diopter-copy", "--example", "copy_file"]),
-            check(&["run", "-p", "diopter-text", "--example", "escape"]),
+            check(&["run", "--example", "read_write"]),
+            check(&["run", "--example", "many_in_flight"]),
+            check(&["run", "--example", "futures"]),
+            check(&["run", "--example", "stream"]),
+            check(&["run", "--example", "copy_file"]),
+            check(&["run", "--example", "escape"]),
             Step {
                 variables: &[("RUSTDOCFLAGS", "-Dwarnings")],
                 ..check(&["doc", "--workspace", "--no-deps", "--all-features"])
@@ -123,22 +119,14 @@ pub const LANES: &[Lane] = &[
             }],
         )
     },
-    plain("plan", 25, &[test(&["test", "-p", "diopter", "--test", "all", "plan::"])]),
+    plain("plan", 25, &[test(&["test", "--test", "all", "plan::"])]),
     Lane {
         uses: BACKENDS_AND_CEPH,
-        ..plain("contract", 20, &[test(&["test", "-p", "diopter", "--test", "all", "contract::"])])
+        ..plain("contract", 20, &[test(&["test", "--test", "all", "contract::"])])
     },
     Lane {
         uses: BACKENDS,
-        ..plain(
-            "async",
-            65,
-            &[
-                test(&["test", "-p", "diopter", "--test", "async_files"]),
-                test(&["test", "-p", "diopter", "--features", "tokio", "--test", "async_files"]),
-                check(CLIPPY_WITH_TOKIO),
-            ],
-        )
+        ..plain("async", 65, &[test(&["test", "--test", "async_files"]), test(ASYNC_WITH_TOKIO)])
     },
     Lane {
         needs: &[Capability::Nightly],
@@ -156,21 +144,21 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         uses: &[Capability::Uring],
-        ..plain("polling", 5, &[test(&["test", "-p", "diopter", "--test", "all", "polling::"])])
+        ..plain("polling", 5, &[test(&["test", "--test", "all", "polling::"])])
     },
     plain("engine", 40, &[test(ENGINE)]),
-    plain("striped", 10, &[test(&["test", "-p", "diopter", "--test", "all", "striped::"])]),
-    plain("lustre", 15, &[test(&["test", "-p", "diopter", "--test", "all", "lustre::"])]),
-    plain("model", 20, &[test(&["test", "-p", "diopter", "--test", "all", "model::"])]),
+    plain("striped", 10, &[test(&["test", "--test", "all", "striped::"])]),
+    plain("lustre", 15, &[test(&["test", "--test", "all", "lustre::"])]),
+    plain("model", 20, &[test(&["test", "--test", "all", "model::"])]),
     Lane {
         uses: &[Capability::Loop, Capability::Ext4],
-        ..plain("layout", 10, &[test(&["test", "-p", "diopter", "--test", "all", "layout::"])])
+        ..plain("layout", 10, &[test(&["test", "--test", "all", "layout::"])])
     },
     Lane {
         uses: &[Capability::Uring, Capability::Aio, Capability::Threads, Capability::Valgrind],
-        ..plain("process", 35, &[test(&["test", "-p", "diopter", "--test", "process"])])
+        ..plain("process", 35, &[test(&["test", "--test", "process"])])
     },
-    Lane { uses: C_TOOLS, ..plain("c", 70, &[test(&["test", "-p", "diopter-c", "--test", "c"])]) },
+    Lane { uses: C_TOOLS, ..plain("c", 70, &[test(&["test", "--test", "c"])]) },
     Lane {
         needs: &[Capability::PythonWheels],
         uses: &[Capability::Valgrind],
@@ -229,11 +217,7 @@ pub const LANES: &[Lane] = &[
     },
     Lane {
         uses: &[Capability::Bash, Capability::Zsh, Capability::Fish, Capability::Man],
-        ..plain(
-            "golden",
-            330,
-            &[test(GOLDEN), test(&["test", "-p", "diopter-copy", "--test", "observer"])],
-        )
+        ..plain("golden", 330, &[test(GOLDEN), test(&["test", "--test", "observer"])])
     },
     Lane {
         needs: crate::capability::PACKAGE_NEEDS,
@@ -245,18 +229,7 @@ pub const LANES: &[Lane] = &[
         budget: 400,
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
         uses: BACKENDS,
-        steps: &[test(&[
-            "test",
-            "-p",
-            "diopter",
-            "--profile",
-            "ci",
-            "--test",
-            "devices",
-            "--",
-            "--nocapture",
-            "kernel::",
-        ])],
+        steps: &[test(&["test", "--test", "devices", "--", "--nocapture", "kernel::"])],
         is_extra: false,
     },
     Lane {
@@ -264,18 +237,7 @@ pub const LANES: &[Lane] = &[
         budget: 60,
         needs: &[Capability::Loop, Capability::Ext4],
         uses: &[],
-        steps: &[test(&[
-            "test",
-            "-p",
-            "diopter",
-            "--profile",
-            "ci",
-            "--test",
-            "devices",
-            "--",
-            "--nocapture",
-            "images_ext::",
-        ])],
+        steps: &[test(&["test", "--test", "devices", "--", "--nocapture", "images_ext::"])],
         is_extra: false,
     },
     Lane {
@@ -283,18 +245,7 @@ pub const LANES: &[Lane] = &[
         budget: 75,
         needs: &[Capability::Loop, Capability::Xfs],
         uses: &[],
-        steps: &[test(&[
-            "test",
-            "-p",
-            "diopter",
-            "--profile",
-            "ci",
-            "--test",
-            "devices",
-            "--",
-            "--nocapture",
-            "images_xfs::",
-        ])],
+        steps: &[test(&["test", "--test", "devices", "--", "--nocapture", "images_xfs::"])],
         is_extra: false,
     },
     Lane {
@@ -302,24 +253,13 @@ pub const LANES: &[Lane] = &[
         budget: 160,
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
         uses: BACKENDS,
-        steps: &[test(&[
-            "test",
-            "-p",
-            "diopter",
-            "--profile",
-            "ci",
-            "--test",
-            "devices",
-            "--",
-            "--nocapture",
-            "images::",
-        ])],
+        steps: &[test(&["test", "--test", "devices", "--", "--nocapture", "images::"])],
         is_extra: false,
     },
     Lane {
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
         uses: &[Capability::Btrfs, Capability::Fsx, Capability::Duckdb, Capability::Pgserver],
-        ..plain("run", 120, &[test(&["test", "-p", "diopter-preload", "--test", "all"])])
+        ..plain("run", 120, &[test(&["test", "--test", "preload"])])
     },
     Lane {
         needs: &[Capability::Loop, Capability::Ext4, Capability::Cc, Capability::Python],
@@ -352,32 +292,17 @@ pub const LANES: &[Lane] = &[
             Capability::Xfs,
         ],
         uses: &[Capability::Uring, Capability::Aio],
-        ..plain(
-            "trace",
-            130,
-            &[test(&["test", "-p", "diopter-trace", "--test", "trace", "--", "--nocapture"])],
-        )
+        ..plain("trace", 130, &[test(&["test", "--test", "trace_fio", "--", "--nocapture"])])
     },
     Lane {
         needs: &[Capability::Fuse],
         uses: &[Capability::Uring],
-        ..plain(
-            "slow",
-            30,
-            &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])],
-        )
+        ..plain("slow", 30, &[test(&["test", "--test", "slow", "--", "--nocapture"])])
     },
     Lane {
         needs: &[Capability::Fuse],
         uses: &[Capability::Uring, Capability::Aio],
-        ..plain(
-            "odd",
-            55,
-            &[
-                check(&["build", "-p", "diopter-preload"]),
-                test(&["test", "-p", "diopter-cli", "--test", "odd"]),
-            ],
-        )
+        ..plain("odd", 55, &[check(BUILD), test(&["test", "--test", "odd"])])
     },
     Lane { needs: &[Capability::Ceph], ..plain("rados", 150, &[test(RADOS), test(DIO_RADOS)]) },
     Lane {
@@ -404,9 +329,9 @@ pub const LANES: &[Lane] = &[
             Capability::Aio,
             Capability::Threads,
         ],
-        ..plain("fio", 70, &[test(&["test", "-p", "diopter-fio", "--", "--nocapture"])])
+        ..plain("fio", 70, &[test(&["test", "--test", "fio", "--", "--nocapture"])])
     },
-    plain("report", 15, &[test(&["test", "-p", "diopter-bench", "--test", "report"])]),
+    plain("report", 15, &[test(&["test", "--test", "report_text"])]),
     Lane {
         needs: &[Capability::Chromium],
         ..plain("report-page", 100, &[test(REPORT_PAGE), test(TRACE_PAGE)])

@@ -144,18 +144,7 @@ fn a_lane_fails_without_what_is_required() {
 }
 /// Tests that skip when the variable orders it: in a module, in an integration test, and in a
 /// process that such a test starts.
-const DOORS: &[&str] = &[
-    "test",
-    "-p",
-    "diopter-skip",
-    "-p",
-    "diopter-os",
-    "--lib",
-    "--test",
-    "doors",
-    "--",
-    "skips_each_capability",
-];
+const DOORS: &[&str] = &["test", "--lib", "--test", "doors", "--", "skips_each_capability"];
 
 #[test]
 fn each_skip_of_each_kind_of_test_reaches_the_summary() {
@@ -187,5 +176,37 @@ fn what_a_lane_needs_or_uses_can_be_tried_without_a_test() {
             let is_probed = probes.iter().any(|probe| probe.capability == *capability);
             assert!(is_probed, "{}: {capability}", lane.name);
         }
+    }
+}
+
+/// A test program that no lane names would only be compiled.
+#[test]
+fn every_test_program_of_the_workspace_is_in_a_lane() {
+    let mut metadata = repo::cargo();
+    metadata.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    let metadata = repo::output_of(&mut metadata).expect("the workspace is described");
+    let programs: Vec<&str> = metadata
+        .split(r#""kind":["test"]"#)
+        .skip(1)
+        .filter_map(|rest| rest.split(r#""name":""#).nth(1)?.split('"').next())
+        .collect();
+    assert!(programs.len() > 40, "{programs:?}");
+    let steps = LANES.iter().flat_map(|lane| lane.steps);
+    let words: Vec<String> = steps
+        .flat_map(|step| shown(step, &[]).split(' ').map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    let named: Vec<&str> = words
+        .windows(2)
+        .filter(|pair| pair[0] == "--test")
+        .map(|pair| pair[1].trim_matches('\''))
+        .collect();
+    for program in &programs {
+        let is_named = named.iter().any(|name| match name.strip_suffix('*') {
+            Some(start) => program.starts_with(start),
+            None => name == program,
+        });
+        assert!(is_named || *program == "doors", "no lane runs {program}");
+        let same = programs.iter().filter(|other| other == &program).count();
+        assert_eq!(same, 1, "{program} is the name of several test programs");
     }
 }

@@ -225,9 +225,9 @@ mod tests {
     #[test]
     fn a_skip_is_reported_by_the_one_function_for_it() {
         let raw = "fn a() { eprintln!(\"SKIP loop: not as root\"); }";
-        check("crates/diopter-lab/tests/lab.rs", raw, 1);
+        check("crates/diopter-lab/tests/lab_boot.rs", raw, 1);
         check("crates/diopter-skip/src/a.rs", raw, 0);
-        check("crates/diopter-lab/tests/lab.rs", "fn a() { skip(Capability::Loop, b) }", 0);
+        check("crates/diopter-lab/tests/lab_boot.rs", "fn a() { skip(Capability::Loop, b) }", 0);
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use diopter_testkit::built::products;
 use diopter_testkit::env::{Capability, is_root, skip};
 use diopter_testkit::files;
 use tempfile::TempDir;
 
-use crate::support::{built, compiled, dio, text};
+use crate::support::{compiled, dio, text};
 
 /// Offset of the machine in the header of an ELF file, and that of a machine that this is not.
 const MACHINE_AT: usize = 18;
@@ -158,10 +159,10 @@ fn a_library_that_cannot_be_loaded() {
     let dir = files::dir();
     check(&["--preload", "/no/such/library.so", "--", "true"], 125, "No such file");
     check(&["--preload", "/etc/passwd", "--", "true"], 125, "not an ELF library");
-    let other = for_another_machine(&dir, &built().join("libdiopter_preload.so"));
+    let other = for_another_machine(&dir, &products().join("libdiopter_preload.so"));
     check(&["--preload", name(&other), "--", "true"], 126, "name another with DIOPTER_PRELOAD");
     let spaced = dir.path().join("a library.so");
-    fs::copy(built().join("libdiopter_preload.so"), &spaced).expect("a file");
+    fs::copy(products().join("libdiopter_preload.so"), &spaced).expect("a file");
     check(&["--preload", name(&spaced), "--", "true"], 125, "no path with a space");
 }
 

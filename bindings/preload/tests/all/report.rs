@@ -6,17 +6,18 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use diopter_testkit::built::products;
 use diopter_testkit::env::is_root;
 use diopter_testkit::files;
 
-use crate::support::{built, compiled, dio_run, make_cold, text};
+use crate::support::{compiled, dio_run, make_cold, text};
 
 const FILE_BYTES: usize = 64 << 10;
 
 /// Runs a program that would count in the file; returns true if it wrote to `watched`.
 fn writes(path: &Path, watched: &Path) -> bool {
     let mut command = Command::new("true");
-    command.env("LD_PRELOAD", built().join("libdiopter_preload.so"));
+    command.env("LD_PRELOAD", products().join("libdiopter_preload.so"));
     let status = command.env("DIOPTER_RUN_REPORT", path).status();
     assert!(status.expect("it runs").success());
     fs::read(watched).expect("it is there") != vec![0; FILE_BYTES]
@@ -52,7 +53,7 @@ fn another_file_under_the_name_stays_as_it_is() {
 /// Runs `true` with the file of the counters, of a page; returns the file.
 fn counted(path: &Path) -> Vec<u8> {
     let mut command = Command::new("true");
-    command.env("LD_PRELOAD", built().join("libdiopter_preload.so"));
+    command.env("LD_PRELOAD", products().join("libdiopter_preload.so"));
     let status = command.env("DIOPTER_RUN_REPORT", path).status();
     assert!(status.expect("it runs").success());
     fs::read(path).expect("it is there")

@@ -1,36 +1,18 @@
 //! Runs programs with and without the library, and builds those that are in C.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
+use diopter_testkit::built::products;
 use diopter_testkit::env::{Capability, skip};
 use diopter_testkit::files;
 
-/// The directory of `dio` and the library, which this builds as the tests are built.
-pub fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let directory = files::on_disk().parent().expect("a profile's directory").to_owned();
-        let profile = directory.file_name().and_then(OsStr::to_str).expect("a profile's name");
-        let profile = if profile == "debug" { "dev" } else { profile };
-        let target = directory.parent().expect("the target directory");
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "-p", "diopter-cli", "-p", "diopter-preload"])
-            .args(["--profile", profile, "--target-dir"])
-            .arg(target)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        assert!(built.expect("cargo runs").success(), "dio and the library are built");
-        directory
-    })
-}
-
+/// The path of `dio`, next to the library.
 pub fn dio() -> PathBuf {
-    built().join("dio")
+    products().join("dio")
 }
 
 /// Returns `dio run OPTIONS --`, to which the program is added.

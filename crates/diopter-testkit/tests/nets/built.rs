@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use diopter_testkit::built::{products, profile};
 use diopter_testkit::files;
 use tempfile::TempDir;
 
@@ -27,9 +28,7 @@ pub struct Built {
 impl Built {
     /// Builds everything; a failure is that of the compiler.
     pub fn new() -> Built {
-        // Together as the tests of each build them, so that none of it is built for this alone.
-        let programs = cargo("Cargo.toml", "", &["-p", "diopter-cli", "-p", "diopter-preload"]);
-        cargo("Cargo.toml", "", &["-p", "diopter-c"]);
+        let programs = products();
         let example = ["--example", "diopter-store-door"];
         let store = cargo("bindings/object-store/Cargo.toml", "object-store", &example);
         let extension = cargo("bindings/python/Cargo.toml", "python", &["--lib"]);
@@ -84,20 +83,17 @@ fn python() -> PathBuf {
     String::from_utf8_lossy(&output.stdout).trim().into()
 }
 
-/// Builds a part of a workspace as this test was built, below the target directory where the lane
-/// of the workspace has it, and returns the directory of what was built.
+/// Builds a part of another workspace as this test was built, below the target directory where the
+/// lane of the workspace has it, and returns the directory of what was built.
 fn cargo(manifest: &str, below: &str, what: &[&str]) -> PathBuf {
-    let directory = files::on_disk().parent().expect("a profile's directory").to_owned();
-    let name = directory.file_name().expect("a profile's name");
-    let profile = name.to_str().expect("UTF-8");
-    let profile = if profile == "debug" { "dev" } else { profile };
-    let target = directory.parent().expect("the target directory").join(below);
+    let (profile, target) = profile();
+    let target = target.join(below);
     let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--quiet", "--profile", profile, "--target-dir"]).arg(&target);
+    command.args(["build", "--quiet", "--profile", &profile, "--target-dir"]).arg(&target);
     command.arg("--manifest-path").arg(root().join(manifest)).args(what);
     // An extension does not link the library of the interpreter.
     succeeds(command.current_dir(here()).env("PYO3_BUILD_EXTENSION_MODULE", "1"));
-    target.join(name)
+    target.join(products().file_name().expect("a profile's name"))
 }
 
 /// Runs a command that must succeed.
