@@ -54,6 +54,11 @@ const MODULES: [Module; 2] = [
     Module { name: "pgserver", version: "0.1.4", capability: Capability::Pgserver },
 ];
 
+/// Where the tools are built: they share most of what they depend on.
+fn build_dir() -> PathBuf {
+    repo::target_dir().join("tools/build")
+}
+
 /// Installs the tools of these capabilities where they are missing. A failure is a message here,
 /// and a missing capability later.
 pub fn provide(wanted: &[Capability]) {
@@ -63,6 +68,12 @@ pub fn provide(wanted: &[Capability]) {
         if let Err(error) = tool.ensure() {
             println!("{error}");
         }
+    }
+    // It is not needed again before a version changes.
+    if build_dir().is_dir()
+        && let Err(error) = std::fs::remove_dir_all(build_dir())
+    {
+        println!("{}: {error}", build_dir().display());
     }
     for module in MODULES.iter().filter(|module| wanted.contains(&module.capability)) {
         if let Err(error) = module.ensure() {
@@ -186,7 +197,7 @@ impl Tool {
         let mut command = repo::cargo();
         command.args(["install", "--locked", "--debug", "--version", self.version]);
         command.args(self.options).arg("--root").arg(self.dir()).arg(self.name);
-        command.env("CARGO_PROFILE_DEV_DEBUG", "0");
+        command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_TARGET_DIR", build_dir());
         if self.is_optimised {
             command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
         }

@@ -39,7 +39,8 @@ impl DiopterBackend {
     /// write of a dead process follows the repair of its database.
     fn open_locked(path: &Path, lock: FlockOperation) -> io::Result<DiopterBackend> {
         let file = File::options().read(true).write(true).create(true).open(path)?;
-        flock(&file, lock)?;
+        let fd = file.local_fd().ok_or(io::ErrorKind::Unsupported)?;
+        flock(fd, lock)?;
         Ok(DiopterBackend { file })
     }
 }

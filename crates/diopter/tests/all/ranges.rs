@@ -375,3 +375,46 @@ fn a_callback_may_replace_the_engine_that_reads() {
         assert_eq!(seen.len(), wanted.len());
     }
 }
+
+/// In any order, some of them empty or past the end, most next to others or over them.
+#[test]
+fn a_million_ranges_are_read_and_written_in_one_call() {
+    const COUNT: usize = 1_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let file = File::create(dir.path().join("file")).unwrap();
+    let mut prng = Prng::new(env::seed());
+    let mut expected = content(3);
+    file.write_all_at(&expected, 0).unwrap();
+    let length_of = |n: u64| if n.is_multiple_of(100) { 0 } else { n % 40 };
+    let ranges: Vec<FileRange> = (0..COUNT)
+        .map(|_| FileRange::at(prng.below(1_000_100), length_of(prng.below(10_000))))
+        .collect();
+    let read = file.read_ranges(&ranges);
+    assert_eq!(read.len(), COUNT);
+    for (range, bytes) in ranges.iter().zip(read) {
+        assert_eq!(&bytes.unwrap()[..], at(*range, &expected), "{range:?}");
+    }
+    let mut memory: Vec<Vec<u8>> = ranges.iter().map(|it| vec![9; small(it.length())]).collect();
+    let mut into: Vec<(u64, &mut [u8])> =
+        ranges.iter().zip(&mut memory).map(|(it, memory)| (it.start(), &mut memory[..])).collect();
+    let counts = file.read_ranges_into(&mut into);
+    for ((range, memory), count) in ranges.iter().zip(&memory).zip(counts) {
+        let (bytes, rest) = memory.split_at(count.unwrap());
+        assert_eq!(bytes, at(*range, &expected), "{range:?}");
+        assert!(rest.iter().all(|byte| *byte == 9), "{range:?}");
+    }
+    // The last of two that overlap wins.
+    let pieces: Vec<(u64, [u8; 3])> = (0..COUNT)
+        .map(|_| (prng.below(1_000_000), prng.next_u64().to_le_bytes()[..3].try_into().unwrap()))
+        .collect();
+    for (offset, bytes) in &pieces {
+        let start = small(*offset);
+        expected[start..start + 3].copy_from_slice(bytes);
+    }
+    for written in file.write_ranges(&pieces) {
+        written.unwrap();
+    }
+    let mut found = vec![0; FILE_BYTES];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == expected);
+}
