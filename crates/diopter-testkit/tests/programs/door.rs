@@ -208,8 +208,9 @@ fn by_futures(from: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
     })
 }
 
+/// Names its bytes as an error of the library does.
 fn short(at: u64, moved: usize, length: usize) -> Box<dyn Error> {
-    format!("request at {at}: {moved} of {length} bytes").into()
+    format!("bytes [{at}, {}): {moved} were moved", at + length as u64).into()
 }
 
 fn write_by_ranges(file: &File, bytes: &[u8]) -> Outcome {
