@@ -117,8 +117,8 @@ pub(crate) fn read_resident(
     while done < bytes.len() {
         let rest = &mut [IoSliceMut::new(&mut bytes[done..])];
         match rustix::io::preadv2(file, rest, range.start + done as u64, flags) {
-            // The file is shorter now; the direct read reports it.
-            Ok(0) | Err(Errno::AGAIN) => return None,
+            // The file is shorter now, which the direct read reports, or a filter refuses the call.
+            Ok(0) | Err(Errno::AGAIN | Errno::NOSYS | Errno::PERM) => return None,
             Ok(moved) => done += moved,
             Err(Errno::INTR) => {}
             // A file system without RWF_NOWAIT; its read waits if a page has gone.

@@ -188,17 +188,7 @@ pub const LANES: &[Lane] = &[
         &[Step {
             variables: &[("RUSTFLAGS", "--cfg diopter_loom")],
             target_below: Some("loom"),
-            ..test(&[
-                "test",
-                "-p",
-                "diopter-core",
-                "--profile",
-                "ci",
-                "--lib",
-                "--",
-                "handoff",
-                "inode_lock",
-            ])
+            ..test(&["test", "-p", "diopter-core", "--lib", "--", "handoff", "inode_lock"])
         }],
     ),
     plain(
@@ -207,7 +197,7 @@ pub const LANES: &[Lane] = &[
         &[Step {
             variables: &[("RUSTFLAGS", "--cfg shuttle")],
             target_below: Some("shuttle"),
-            ..test(&["test", "-p", "diopter-core", "--profile", "ci", "--lib", "--", "workers"])
+            ..test(&["test", "-p", "diopter-core", "--lib", "--", "workers"])
         }],
     ),
     plain("compare", 80, &[test(COMPARE)]),
