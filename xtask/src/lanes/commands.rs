@@ -1,9 +1,10 @@
 //! The arguments of cargo that the lanes of `table.rs` run.
+//!
+//! Commands on the main workspace name what they build and no package: cargo then builds the
+//! dependencies with the same features in every lane, which is once.
 
 use crate::repo;
 
-/// Commands on the main workspace name what they build and no package: cargo then builds the
-/// dependencies with the same features in every lane, which is once.
 pub const CLIPPY: &[&str] =
     &["clippy", "--all-targets", "--features", "diopter/tokio", "--", "-D", "warnings"];
 

@@ -81,12 +81,7 @@ impl Installed {
     /// Builds the library as this test was built, and installs it with a linker.
     fn new(linker: &str) -> Installed {
         let prefix = directory();
-        // TARGET/PROFILE/deps/TEST
-        let test = std::env::current_exe().expect("its path");
-        let built = test.parent().and_then(Path::parent).expect("a directory of a profile");
-        let profile = built.file_name().and_then(|name| name.to_str()).expect("a name");
-        let profile = if profile == "debug" { "dev" } else { profile };
-        let target = built.parent().expect("the target directory");
+        let (profile, target) = diopter_testkit::built::profile();
         let mut make = Command::new("make");
         make.arg("-C").arg(root()).arg("install");
         make.arg(format!("PREFIX={}", prefix.path().display()));

@@ -35,12 +35,13 @@ impl Ran {
     }
 }
 
-/// Builds the library as `cargo xtask fio` does, with more arguments.
+/// Builds the library as `cargo xtask fio` does, with the profile of this test and more arguments.
 pub fn build(arguments: &[&str]) -> Output {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let (profile, _) = diopter_testkit::built::profile();
     let mut command = Command::new(cargo);
     command.current_dir(ROOT).env_remove("FIO");
-    command.args(["xtask", "fio", "--profile", "dev"]).args(arguments);
+    command.args(["xtask", "fio", "--profile", &profile]).args(arguments);
     command.output().expect("cargo starts")
 }
 
