@@ -34,6 +34,10 @@
 // name as without this flag. Such a file keeps its size: it is read, or overwritten in place.
 #define DPT_FILE_IMAGE 16
 
+// Reads what the page cache has from there, and all else directly. Not of a file of another user,
+// whose cached pages the kernel does not report, and not with DPT_FILE_STRICT.
+#define DPT_FILE_ADAPTIVE 32
+
 // For dpt_queue_options.flags: the clock is read for each request, and a dpt_completion has its
 // timing.
 #define DPT_QUEUE_TIMINGS 1
@@ -73,6 +77,9 @@
 
 // DPT_FILE_BUFFERED, or the preset of the queue: buffered.
 #define DPT_WHY_POLICY 128
+
+// The page cache has the bytes, and DPT_FILE_ADAPTIVE: buffered.
+#define DPT_WHY_CACHED 512
 
 // A reason that is newer than this header.
 #define DPT_WHY_OTHER 256

@@ -55,6 +55,9 @@ pub struct Cells {
     /// Processors, from the first on.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     pub cores: Vec<usize>,
+    /// How much of the file is in the page cache when a measurement begins.
+    #[arg(long, value_enum)]
+    pub cached: Option<Cached>,
     /// Which sides; the first is what the others are compared with. `NAME@2` runs a side on two
     /// processors whatever --cores says; `all` is every side.
     #[arg(long, value_delimiter = ',', default_value = SIDES_DEFAULT)]
@@ -65,6 +68,15 @@ pub struct Cells {
     /// List the sides, and measure nothing.
     #[arg(long)]
     pub list: bool,
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cached {
+    Nothing,
+    /// Every other 2 MiB.
+    Half,
+    All,
 }
 
 /// Options of every measurement.

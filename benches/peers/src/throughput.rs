@@ -1,12 +1,15 @@
 //! The table: every combination of rows, sizes, depths and processors, each with all sides.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use rustix::fs::{Advice, fadvise};
 
 use serde_json::{Value, json};
 
 use crate::ground::Ground;
 use crate::job::{Job, Row, Variant};
-use crate::options::{Cells, Common, Options};
+use crate::options::{Cached, Cells, Common, Options};
 use crate::rounds::{Entry, in_turns};
 use crate::sides::SIDES;
 use crate::table::{self, AGAIN};
@@ -34,7 +37,9 @@ pub fn run(options: &Options) -> Result<(), String> {
     let mut all = Vec::new();
     for cell in cells_of(cells) {
         let entries = entries(cell, &sides, (&ground, common))?;
-        let runs = in_turns(&entries, common.rounds, |_| Ok(()))?;
+        let runs = in_turns(&entries, common.rounds, |entry| {
+            cells.cached.map_or(Ok(()), |cached| cache(&entry.job.file, cached))
+        })?;
         for base in bases(cells, &entries)? {
             println!();
             let lines = table::cell(&title(cell), base, &entries, &runs);
@@ -165,6 +170,28 @@ fn bases(cells: &Cells, entries: &[Entry]) -> Result<Vec<usize>, String> {
         bases.push(at.ok_or_else(|| format!("--base {name} is not one of the sides"))?);
     }
     Ok(bases)
+}
+
+/// Drops a file from the page cache, and reads a part of it into there.
+fn cache(file: &Path, cached: Cached) -> Result<(), String> {
+    const PART: u64 = 2 << 20;
+    let failed = |error: std::io::Error| format!("{}: {error}", file.display());
+    let file = std::fs::File::open(file).map_err(failed)?;
+    let size = file.metadata().map_err(failed)?.len();
+    let advise = |advice| fadvise(&file, 0, None, advice).map_err(|errno| failed(errno.into()));
+    file.sync_all().map_err(failed)?;
+    advise(Advice::DontNeed)?;
+    advise(Advice::Random)?;
+    let step = match cached {
+        Cached::Nothing => return Ok(()),
+        Cached::Half => 2,
+        Cached::All => 1,
+    };
+    let mut part = vec![0; 2 << 20];
+    for number in (0..size / PART).step_by(step) {
+        file.read_exact_at(&mut part, number * PART).map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn title(cell: Cell) -> String {

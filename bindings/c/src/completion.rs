@@ -32,6 +32,8 @@ pub const DPT_WHY_NO_DIRECT_IO: u32 = 32;
 pub const DPT_WHY_KERNEL_BUFFERS: u32 = 64;
 /// DPT_FILE_BUFFERED, or the preset of the queue: buffered.
 pub const DPT_WHY_POLICY: u32 = 128;
+/// The page cache has the bytes, and DPT_FILE_ADAPTIVE: buffered.
+pub const DPT_WHY_CACHED: u32 = 512;
 /// A reason that is newer than this header.
 pub const DPT_WHY_OTHER: u32 = 256;
 
@@ -168,6 +170,7 @@ fn bit_of(reason: DetourReason) -> u32 {
         DetourReason::NoDirectIo => DPT_WHY_NO_DIRECT_IO,
         DetourReason::KernelBuffers => DPT_WHY_KERNEL_BUFFERS,
         DetourReason::Policy => DPT_WHY_POLICY,
+        DetourReason::Cached => DPT_WHY_CACHED,
         _ => DPT_WHY_OTHER,
     }
 }

@@ -17,7 +17,8 @@ use rustix::fs::OFlags;
 use crate::error::{Failure, Result};
 use crate::handle::{Named, Place, Places};
 use crate::options::{
-    DPT_FILE_BUFFERED, DPT_FILE_IMAGE, DPT_FILE_SHARED_WRITERS, DPT_FILE_STRICT, DPT_FILE_STRIPED,
+    DPT_FILE_ADAPTIVE, DPT_FILE_BUFFERED, DPT_FILE_IMAGE, DPT_FILE_SHARED_WRITERS, DPT_FILE_STRICT,
+    DPT_FILE_STRIPED,
 };
 
 /// An open file. Its members are the library's.
@@ -68,7 +69,8 @@ const FILE_FLAGS: u64 = DPT_FILE_STRICT
     | DPT_FILE_BUFFERED
     | DPT_FILE_SHARED_WRITERS
     | DPT_FILE_STRIPED
-    | DPT_FILE_IMAGE;
+    | DPT_FILE_IMAGE
+    | DPT_FILE_ADAPTIVE;
 
 /// Flags of open(2) that mean nothing new here: files are closed on exec, and opened for direct
 /// I/O anyway.
@@ -139,8 +141,14 @@ fn options_of(flags: c_int, mode: mode_t, more: u64) -> Result<OpenOptions> {
     options.strict(more & DPT_FILE_STRICT != 0);
     options.shared_writers(more & DPT_FILE_SHARED_WRITERS != 0);
     options.striped(more & DPT_FILE_STRIPED != 0);
-    if more & DPT_FILE_BUFFERED != 0 {
-        options.route(RoutePolicy::Buffered);
+    match (more & DPT_FILE_BUFFERED != 0, more & DPT_FILE_ADAPTIVE != 0) {
+        (true, true) => {
+            let why = "DPT_FILE_BUFFERED with DPT_FILE_ADAPTIVE: use one of them";
+            return Err(invalid(why.to_owned()));
+        }
+        (true, false) => drop(options.route(RoutePolicy::Buffered)),
+        (false, true) => drop(options.route(RoutePolicy::Adaptive)),
+        (false, false) => {}
     }
     Ok(options)
 }

@@ -19,6 +19,9 @@ pub const DPT_FILE_STRIPED: u64 = 8;
 /// Opens IMAGE::/PATH, a file inside an unmounted ext2, ext3, ext4 or XFS file system; any other
 /// name as without this flag. Such a file keeps its size: it is read, or overwritten in place.
 pub const DPT_FILE_IMAGE: u64 = 16;
+/// Reads what the page cache has from there, and all else directly. Not of a file of another user,
+/// whose cached pages the kernel does not report, and not with DPT_FILE_STRICT.
+pub const DPT_FILE_ADAPTIVE: u64 = 32;
 
 /// Options of dpt_file_open(). Set every byte to 0, then size, then what is wanted.
 #[repr(C)]

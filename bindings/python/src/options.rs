@@ -79,8 +79,10 @@ impl Settings {
             None | Some("direct") => {}
             Some("buffered") => drop(options.route(RoutePolicy::Buffered)),
             Some("hybrid") => drop(options.route(RoutePolicy::HYBRID)),
+            Some("adaptive") => drop(options.route(RoutePolicy::Adaptive)),
             Some(other) => {
-                let why = format!("invalid route `{other}`: use direct, buffered or hybrid");
+                let use_one = "use direct, adaptive, buffered or hybrid";
+                let why = format!("invalid route `{other}`: {use_one}");
                 return Err(PyValueError::new_err(why));
             }
         }

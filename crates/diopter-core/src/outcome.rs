@@ -224,11 +224,13 @@ pub enum DetourReason {
     KernelBuffers,
     /// The route policy says buffered.
     Policy,
+    /// The page cache has the bytes, and the route policy is adaptive; buffered.
+    Cached,
 }
 
 impl DetourReason {
     /// Every reason, in the order of [`Route`]'s counters.
-    pub const ALL: [DetourReason; 8] = [
+    pub const ALL: [DetourReason; 9] = [
         DetourReason::MisalignedMemory,
         DetourReason::MisalignedRange,
         DetourReason::UnalignedEndOfFile,
@@ -237,6 +239,7 @@ impl DetourReason {
         DetourReason::NoDirectIo,
         DetourReason::KernelBuffers,
         DetourReason::Policy,
+        DetourReason::Cached,
     ];
 
     /// Its name in JSON.
@@ -251,6 +254,7 @@ impl DetourReason {
             DetourReason::NoDirectIo => "no-direct-io",
             DetourReason::KernelBuffers => "kernel-buffers",
             DetourReason::Policy => "policy",
+            DetourReason::Cached => "cached",
         }
     }
 
@@ -264,6 +268,7 @@ impl DetourReason {
             DetourReason::NoDirectIo => 32,
             DetourReason::KernelBuffers => 64,
             DetourReason::Policy => 128,
+            DetourReason::Cached => 256,
         }
     }
 }
@@ -310,6 +315,13 @@ impl Route {
     #[inline]
     pub fn all_direct(bytes: u64) -> Route {
         Route { direct: bytes, bounced: 0, buffered: 0, why: DetourReasons(0) }
+    }
+
+    /// All of them from the page cache, which had them.
+    pub(crate) fn all_cached(bytes: u64) -> Route {
+        let mut why = DetourReasons(0);
+        why.insert(DetourReason::Cached);
+        Route { direct: 0, bounced: 0, buffered: bytes, why }
     }
 
     /// All of them direct but through an aligned buffer, because of where the caller's memory is.

@@ -23,7 +23,7 @@ use crate::error::{IoError, RequestError};
 use crate::extent::{Extent, ExtentState};
 use crate::limits::{BOUNCE_BYTES, SEGMENTS_MAX};
 use crate::outcome::Route;
-use crate::policy::{CompletionPolicy, MergePolicy, Policies};
+use crate::policy::{CompletionPolicy, MergePolicy, Policies, RoutePolicy};
 use crate::request::RequestOp;
 use crate::stripe::StridedRange;
 use crate::sync::Arc;
@@ -147,12 +147,15 @@ fn list(target: &Target, query: &PlanQuery, range: FileRange) -> Result<Plan, Re
         limit: query.is_write.then(|| target.write_limit()),
         appends: query.is_write && target.kernel_appends(),
         ends_in_block: false,
+        cached_to: 0,
+        looks: !query.is_write && target.route(query.policies.route) == RoutePolicy::Adaptive,
         bounce: BOUNCE_BYTES,
     };
     let memory = CallersMemory { query };
     while cursor.at < end && !cursor.is_at_limit() && plan.bios.len() < BIOS_MAX {
         let rest = FileRange::new(cursor.at, end);
         let window = cursor.window(rest, target, &memory, query.policies.route);
+        cursor.looks &= window.is_cached();
         let added = add_window(&mut plan, target, query, (window, size_in_blocks));
         added.map_err(|errno| unmapped(target, errno, window.range))?;
         cursor.at = window.range.end();

@@ -53,6 +53,11 @@ pub enum RoutePolicy {
         /// Writes of at least this many bytes are direct.
         write_bytes_min: u64,
     },
+    /// Every request that the file system lets, except reads of bytes that are in the page cache
+    /// already: those come from there. Only for files on the kernel's own file systems whose cached
+    /// pages this process may see: cachestat(2), Linux 6.5, as the owner of the file or with write
+    /// permission. Reads of any other file are direct, and so are all writes.
+    Adaptive,
 }
 
 impl RoutePolicy {
@@ -120,6 +125,15 @@ impl WaitPolicy {
 }
 
 impl RoutePolicy {
+    /// Returns the policy for a request of an engine that has this one.
+    #[inline]
+    pub(crate) fn of_request(self, is_adaptive: bool) -> RoutePolicy {
+        match self {
+            RoutePolicy::Direct if is_adaptive => RoutePolicy::Adaptive,
+            route => route,
+        }
+    }
+
     /// Returns its name in reports; without the thresholds of `Hybrid`.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -127,6 +141,7 @@ impl RoutePolicy {
             RoutePolicy::Direct => "direct",
             RoutePolicy::Buffered => "buffered",
             RoutePolicy::Hybrid { .. } => "hybrid",
+            RoutePolicy::Adaptive => "adaptive",
         }
     }
 }

@@ -53,6 +53,10 @@ pub struct Request {
     pub memory: Option<AnyBuf>,
     /// Extra per-request flags, such as [`RwFlags::DSYNC`].
     pub flags: RwFlags,
+    /// Reads the bytes that the page cache has from there, as under
+    /// [`RoutePolicy::Adaptive`](crate::policy::RoutePolicy::Adaptive), where the route policy in
+    /// force is the engine's, and that is `Direct`.
+    pub adaptive: bool,
 }
 
 impl Request {
@@ -61,6 +65,12 @@ impl Request {
     #[must_use]
     pub fn read(offset: u64, memory: impl OwnedBufMut) -> Request {
         Request::with_memory(RequestOp::Read, offset, AnyBuf::new(memory))
+    }
+
+    /// Sets [`Request::adaptive`].
+    #[must_use]
+    pub fn adaptive(self, adaptive: bool) -> Request {
+        Request { adaptive, ..self }
     }
 
     /// Writes all of `memory` at `offset`.
@@ -74,7 +84,8 @@ impl Request {
     #[must_use]
     pub fn sync_data() -> Request {
         let offset = FileOffset::new(0);
-        Request { op: RequestOp::SyncData, offset, memory: None, flags: RwFlags::NONE }
+        let flags = RwFlags::NONE;
+        Request { op: RequestOp::SyncData, offset, memory: None, flags, adaptive: false }
     }
 
     /// [`Request::sync_data`] with all metadata.
@@ -92,7 +103,8 @@ impl Request {
     }
 
     fn with_memory(op: RequestOp, offset: u64, memory: AnyBuf) -> Request {
-        Request { op, offset: FileOffset::new(offset), memory: Some(memory), flags: RwFlags::NONE }
+        let (offset, flags) = (FileOffset::new(offset), RwFlags::NONE);
+        Request { op, offset, memory: Some(memory), flags, adaptive: false }
     }
 }
 
@@ -148,10 +160,30 @@ pub struct FinishedRequest {
     pub memory: Option<AnyBuf>,
     /// Whole, or how far it came and why; or the first error.
     pub result: Result<Transfer, IoError>,
-    /// True if all bytes went through an aligned buffer because of where the memory is.
-    is_bounced: bool,
+    /// The path of all bytes where there is no detail.
+    way: Way,
     /// Absent if all was done in one way, and no clock was read.
     detail: Option<Box<Detail>>,
+}
+
+/// The path that all bytes of a simple request took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Direct,
+    /// Through an aligned buffer, because of where the memory is.
+    Bounced,
+    /// From the page cache, which had them.
+    Cached,
+}
+
+impl Way {
+    fn route(self, bytes: u64) -> Route {
+        match self {
+            Way::Direct => Route::all_direct(bytes),
+            Way::Bounced => Route::all_bounced(bytes),
+            Way::Cached => Route::all_cached(bytes),
+        }
+    }
 }
 
 /// Outcome, route and timing of a request that is not simple.
@@ -171,15 +203,15 @@ impl FinishedRequest {
         memory: Option<AnyBuf>,
     ) -> FinishedRequest {
         let result = Ok(Transfer::Whole(Bytes::new(range.length())));
-        FinishedRequest { id, op, range, memory, result, is_bounced: false, detail: None }
+        FinishedRequest { id, op, range, memory, result, way: Way::Direct, detail: None }
     }
 
-    /// The same through an aligned buffer.
+    /// The same on another way.
     #[inline]
-    pub(crate) fn bounced(mut self) -> FinishedRequest {
-        self.is_bounced = true;
+    pub(crate) fn on(mut self, way: Way) -> FinishedRequest {
+        self.way = way;
         if let Some(detail) = &mut self.detail {
-            detail.route = Route::all_bounced(self.range.length());
+            detail.route = way.route(self.range.length());
         }
         self
     }
@@ -278,8 +310,7 @@ impl FinishedRequest {
     pub fn route(&self) -> Route {
         match &self.detail {
             Some(detail) => detail.route,
-            None if self.is_bounced => Route::all_bounced(self.range.length()),
-            None => Route::all_direct(self.range.length()),
+            None => self.way.route(self.range.length()),
         }
     }
 

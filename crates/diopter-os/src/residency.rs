@@ -62,6 +62,30 @@ pub fn residency(
     }
 }
 
+/// Returns true if every page of `[start, end)` that a file has is in the page cache, and there is
+/// one; by cachestat(2) alone. `size` is asked for only where pages are missing.
+///
+/// # Errors
+/// As for [`residency`], ENOSYS before Linux 6.5, and those of `size`.
+pub fn is_cached(
+    fd: BorrowedFd<'_>,
+    (start, end): (u64, u64),
+    size: impl FnOnce() -> Result<u64, Errno>,
+) -> Result<bool, Errno> {
+    let page = u64::from(page_size());
+    let pages_to = |end: u64| end.div_ceil(page) - start / page;
+    let found = by_cachestat(fd, start, end - start, end)?.pages_cached;
+    if found == 0 || found >= pages_to(end) {
+        return Ok(found > 0);
+    }
+    let end = size()?.min(end);
+    if start >= end || found < pages_to(end) {
+        return Ok(false);
+    }
+    // Pages of a large folio may lie past the end of the file.
+    Ok(by_cachestat(fd, start, end - start, end)?.pages_cached >= pages_to(end))
+}
+
 /// Counts by cachestat(2) alone.
 pub(crate) fn by_cachestat(
     fd: BorrowedFd<'_>,

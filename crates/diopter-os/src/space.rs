@@ -101,6 +101,12 @@ pub fn advise_dont_need(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<
     Ok(rustix::fs::fadvise(fd, offset, NonZeroU64::new(length), Advice::DontNeed)?)
 }
 
+/// Asks the kernel not to read ahead for reads of this open file. Without a page cache, or where a
+/// filter refuses the call, nothing changes.
+pub fn read_no_further(fd: BorrowedFd<'_>) {
+    rustix::fs::fadvise(fd, 0, None, Advice::Random).unwrap_or(());
+}
+
 /// Writes the dirty pages of the range back and waits for them; 0 bytes: to the end of the file.
 ///
 /// It is weaker than fdatasync: neither metadata nor the device's cache is flushed

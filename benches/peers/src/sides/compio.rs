@@ -22,6 +22,10 @@ pub fn plain(job: &Job) -> Result<Figures, String> {
     }))
 }
 
+pub fn buffered(job: &Job) -> Result<Figures, String> {
+    super::with_cache(job, plain)
+}
+
 /// With the flags that its documentation names for a runtime of one thread.
 pub fn tuned(job: &Job) -> Result<Figures, String> {
     Ok(on_threads(job, threads_of(job), |thread, gate| {
@@ -48,7 +52,7 @@ phases!(File, spawn, |joined: Result<_, _>| joined
 
 async fn open(path: &Path) -> Result<File, String> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(libc::O_DIRECT);
+    options.read(true).write(true).custom_flags(super::flags());
     options.open(path).await.map_err(|error| format!("{}: {error}", path.display()))
 }
 

@@ -21,6 +21,10 @@ pub fn current(job: &Job) -> Result<Figures, String> {
     }))
 }
 
+pub fn adaptive(job: &Job) -> Result<Figures, String> {
+    super::with_cache(job, current)
+}
+
 pub fn multi(job: &Job) -> Result<Figures, String> {
     on_multi_thread(job, async |job, gate| on_tokio::whole(job, gate, 0).await)
 }
@@ -44,7 +48,7 @@ mod on_compio {
 }
 
 async fn open(path: &Path) -> Result<File, String> {
-    File::options().read(true).write(true).open(path).map_err(|error| error.to_string())
+    super::ours(path)
 }
 
 async fn transfer(file: File, op: Op, memory: Block, at: u64) -> (io::Result<usize>, Block) {

@@ -66,6 +66,7 @@ mod tokio_uring_fixed;
 use std::fmt::Display;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::block::Block;
 use crate::job::{Figures, Job};
@@ -100,6 +101,11 @@ pub const SIDES: &[Side] = &[
     side("tokio-uring", tokio_uring::run, "tokio-uring, its defaults"),
     side("tokio-uring-tuned", tokio_uring::tuned, "tokio-uring, the same flags"),
     side("tokio-uring-fixed", tokio_uring_fixed::run, "tokio-uring, registered buffers"),
+    side("futures-current-adaptive", futures::adaptive, "futures-current, the adaptive route"),
+    side("blocking-adaptive", threads::adaptive, "blocking, the adaptive route"),
+    side("compio-buffered", compio::buffered, "compio, through the page cache"),
+    side("spawn_blocking-buffered", threads::spawn_buffered, "spawn_blocking, the same"),
+    side("threads-buffered", threads::buffered, "threads, the same"),
     side("glommio", glommio::run, "glommio's DmaFile, its defaults"),
     side("spawn_blocking", threads::spawn_blocking, "tokio's spawn_blocking, pread and pwrite"),
     side("threads", threads::threads, "64 threads at most, pread and pwrite"),
@@ -118,10 +124,33 @@ pub fn main(job: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// This side goes through the page cache, or takes what is there. A process runs one side.
+static USES_CACHE: AtomicBool = AtomicBool::new(false);
+
+/// Runs a side that uses the page cache.
+fn with_cache(job: &Job, run: fn(&Job) -> Result<Figures, String>) -> Result<Figures, String> {
+    USES_CACHE.store(true, Ordering::Relaxed);
+    run(job)
+}
+
+fn flags() -> i32 {
+    if USES_CACHE.load(Ordering::Relaxed) { 0 } else { libc::O_DIRECT }
+}
+
+/// A file of diopter's.
+fn ours(path: &Path) -> Result<diopter::File, String> {
+    use diopter::engine::RoutePolicy;
+    let mut options = diopter::File::options();
+    if USES_CACHE.load(Ordering::Relaxed) {
+        options.route(RoutePolicy::Adaptive);
+    }
+    options.read(true).write(true).open(path).map_err(|error| error.to_string())
+}
+
 /// A file past the page cache, for a side that has no options for it.
 fn direct(path: &Path) -> Result<std::fs::File, String> {
     let mut options = std::fs::OpenOptions::new();
-    let opened = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
+    let opened = options.read(true).write(true).custom_flags(flags()).open(path);
     opened.map_err(|error| format!("{}: {error}", path.display()))
 }
 

@@ -20,8 +20,7 @@ pub fn threads(job: &Job) -> Result<Figures, String> {
 
 /// Diopter's blocking calls.
 pub fn blocking(job: &Job) -> Result<Figures, String> {
-    let file = diopter::File::options().read(true).write(true).open(&job.file);
-    let file = file.map_err(|error| error.to_string())?;
+    let file = super::ours(&job.file)?;
     in_threads(job, |op, memory, at| {
         let moved = match op {
             Op::Read => file.read_at(memory, at),
@@ -29,6 +28,18 @@ pub fn blocking(job: &Job) -> Result<Figures, String> {
         };
         moved.map_err(io::Error::other)
     })
+}
+
+pub fn adaptive(job: &Job) -> Result<Figures, String> {
+    super::with_cache(job, blocking)
+}
+
+pub fn buffered(job: &Job) -> Result<Figures, String> {
+    super::with_cache(job, threads)
+}
+
+pub fn spawn_buffered(job: &Job) -> Result<Figures, String> {
+    super::with_cache(job, spawn_blocking)
 }
 
 fn in_threads(

@@ -109,7 +109,7 @@ def open(  # noqa: A001
     striped: bool = False,
     image: bool = False,
     sync: Literal["data", "all"] | None = None,
-    route: Literal["direct", "buffered", "hybrid"] | None = None,
+    route: Literal["direct", "adaptive", "buffered", "hybrid"] | None = None,
 ) -> File:
     """Open a file for direct I/O.
 
@@ -120,7 +120,8 @@ def open(  # noqa: A001
     ``strict`` refuses requests that would use the page cache. ``shared_writers`` locks blocks
     against other processes that open with it. ``striped`` opens striped files as well as plain
     ones, and ``image`` accepts ``IMAGE::/PATH``. ``sync`` makes each write durable: its data, or
-    all metadata too. ``route`` sends requests past the page cache, through it, or by size.
+    all metadata too. ``route`` sends requests past the page cache, through it, or by size; ``adaptive`` reads
+    what the page cache has from there, and all else directly.
     """
     return File(
         path,

@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use diopter::engine::{CompletionPolicy, MergePolicy};
+use diopter::engine::{CompletionPolicy, MergePolicy, RoutePolicy};
 use diopter::history::{BoundaryPolicy, History};
 use diopter::{Policies, Preset};
 use diopter_copy::Pattern;
@@ -326,6 +326,10 @@ pub struct ExplainArgs {
     /// A set of policies: the default, or that of a past system
     #[arg(long, value_name = "PRESET", default_value = "diopter", value_parser = values::preset())]
     pub preset: Preset,
+    /// Which requests bypass the page cache; `adaptive` looks at what is cached now [default: the
+    /// preset's]
+    #[arg(long, value_name = "POLICY", value_parser = values::route())]
+    pub route: Option<RoutePolicy>,
     /// Where a bio ends when metadata must be read to continue [default: the preset's]
     #[arg(long, value_name = "POLICY", value_parser = values::boundary())]
     pub boundary: Option<BoundaryPolicy>,
@@ -371,6 +375,7 @@ impl ExplainArgs {
         };
         Policies {
             history,
+            route: self.route.unwrap_or(preset.route),
             merge: self.merge.unwrap_or(preset.merge),
             completion: self.completion.unwrap_or(preset.completion),
             ..preset

@@ -9,7 +9,7 @@ use diopter_bench::document::ReadWrite;
 use diopter_bench::fio::units;
 
 use diopter::Preset;
-use diopter::engine::{CompletionPolicy, MergePolicy};
+use diopter::engine::{CompletionPolicy, MergePolicy, RoutePolicy};
 use diopter::history::{BoundaryPolicy, LINUX_4_15, LINUX_5_5, LINUX_7_0};
 
 use crate::size;
@@ -332,6 +332,12 @@ pub fn submit() -> impl TypedValueParser<Value = bool> {
 /// Returns the name of a way to wait: for each bio, or for all.
 pub fn submit_name(waits_for_each: bool) -> &'static str {
     if waits_for_each { "each-then-wait" } else { "all-then-wait" }
+}
+
+pub fn route() -> impl TypedValueParser<Value = RoutePolicy> {
+    const ALL: [RoutePolicy; 4] =
+        [RoutePolicy::Direct, RoutePolicy::Adaptive, RoutePolicy::HYBRID, RoutePolicy::Buffered];
+    named(&ALL, RoutePolicy::name)
 }
 
 pub fn merge() -> impl TypedValueParser<Value = MergePolicy> {

@@ -6,7 +6,7 @@ use diopter_os::fiemap::{FiemapExtent, fiemap};
 use diopter_os::file::{FileKind, reopen_buffered, stat_size};
 use diopter_os::file_system::FileSystem;
 use diopter_os::limit::file_size_max;
-use diopter_os::residency::residency;
+use diopter_os::residency::{is_cached, residency};
 use diopter_os::{Errno, IoPriority, OpenObject, fork, space};
 
 use crate::backend::{BackingObject, BlockFacts};
@@ -30,6 +30,8 @@ pub struct LocalObject {
     opened_in: u64,
     /// For a child of fork: a descriptor to lock by, and the generation that opened it.
     locks: [OnceLock<(u64, OwnedFd)>; GENERATIONS],
+    /// Set once the buffered descriptor is one that the kernel does not read ahead for.
+    reads_no_further: OnceLock<()>,
     /// Held while a further descriptor is opened. Two threads must not both open one: closing the
     /// second would release the process's POSIX locks on the file.
     opening: PerProcess<Mutex<()>>,
@@ -53,6 +55,7 @@ impl LocalObject {
             write,
             opened_in: fork::generation(),
             locks: std::array::from_fn(|_| OnceLock::new()),
+            reads_no_further: OnceLock::new(),
             opening: PerProcess::new(|| Mutex::new(())),
         }
     }
@@ -179,6 +182,28 @@ impl BackingObject for LocalObject {
     fn has_cached_pages(&self) -> Option<bool> {
         let size = self.size().ok()?;
         residency(self.fd(), 0, 0, size).ok().map(|cache| cache.pages_cached > 0)
+    }
+
+    fn is_cached(&self, start: u64, end: u64) -> Option<bool> {
+        // The pages of a device are not those of the files on it, and those of a server's file may
+        // be older than the file.
+        if self.kind != FileKind::Regular || !self.direct.is_local() {
+            return None;
+        }
+        let is_whole = match is_cached(self.fd(), (start, end), || self.size()) {
+            Ok(is_whole) => is_whole,
+            // As another user, before Linux 6.5, in a sandbox.
+            Err(Errno::EPERM | Errno::ENOSYS | Errno::EOPNOTSUPP) => return None,
+            Err(_) => false,
+        };
+        if is_whole && self.reads_no_further.get().is_none() {
+            let Some(fd) = self.buffered().ok().and_then(OpenObject::fd) else {
+                return Some(false);
+            };
+            space::read_no_further(fd);
+            self.reads_no_further.get_or_init(|| ());
+        }
+        Some(is_whole)
     }
 
     fn free_bytes(&self) -> Option<u64> {

@@ -232,6 +232,13 @@ pub trait BackingObject: Send + Sync {
         None
     }
 
+    /// Returns true if every page of `[start, end)` that the object has is in the page cache, and
+    /// there is a page; `None` if that is unknown. After `true` [`BackingObject::buffered`] is the
+    /// object to read them with: no read of it makes the kernel read ahead.
+    fn is_cached(&self, _start: u64, _end: u64) -> Option<bool> {
+        None
+    }
+
     /// Returns the bytes that its file system could still give to the object; `None` if it is
     /// unknown.
     fn free_bytes(&self) -> Option<u64> {

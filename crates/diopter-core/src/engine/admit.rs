@@ -20,6 +20,8 @@ pub struct Admitted {
     /// It has bytes, in whole blocks, and needs nothing but aligned memory to go to the file
     /// directly.
     pub(crate) is_plain: bool,
+    /// Everything of a read before this byte is in the page cache, and comes from there.
+    pub(crate) cached_to: u64,
 }
 
 /// The range of a request, cut or refused where no file has bytes.
@@ -36,7 +38,7 @@ pub fn check(
     if op.is_transfer()
         && let Some(range) = plain(target, op == RequestOp::Write, range, &route)
     {
-        return Ok(Admitted { range, is_plain: true });
+        return Ok(Admitted { range, is_plain: true, cached_to: 0 });
     }
     check_at_length(target, op, range, route)
 }
@@ -79,7 +81,10 @@ fn check_at_length(
     if !opened {
         return Err(AdmitError { kind: AdmitErrorKind::NotOpenedForThis, range: asked, why });
     }
-    check_range(target, op, range, route).map(|range| Admitted { range, is_plain: false })
+    let range = check_range(target, op, range, route)?;
+    let looks = op == RequestOp::Read && target.route(route) == RoutePolicy::Adaptive;
+    let cached_to = if looks { target.cached_to(range) } else { 0 };
+    Ok(Admitted { range, is_plain: false, cached_to })
 }
 
 /// [`check`] without the check of the file's access mode: enough for a plan.
@@ -159,7 +164,7 @@ pub fn note_route(
     route: RoutePolicy,
     flags: RwFlags,
 ) -> RwFlags {
-    let Admitted { range, is_plain } = admitted;
+    let Admitted { range, is_plain, .. } = admitted;
     let is_hybrid = !is_plain && matches!(target.route(route), RoutePolicy::Hybrid { .. });
     if is_hybrid && !range.is_empty() {
         note_hybrid(target, op, range, route).with(flags)

@@ -33,7 +33,7 @@ impl Core {
             return Err(IoError::new(errno, order.range, order.op.name()));
         }
         let place = self.table.occupy(target, order);
-        self.table.begin_blocking(place, memory);
+        self.table.begin_blocking(place, memory, order);
         loop {
             match self.step(place, target) {
                 Step::Ended => break,

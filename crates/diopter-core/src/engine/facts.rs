@@ -8,6 +8,7 @@ use crate::engine::target::{Blocks, Target};
 use crate::outcome::DetourReason;
 use crate::policy::RoutePolicy;
 use crate::stripe::StridedRange;
+use crate::units::FileRange;
 
 /// Facts of the file of a request.
 pub trait Facts {
@@ -40,6 +41,10 @@ pub trait Facts {
 
     /// Returns why a whole request of this length goes through the page cache, if it does.
     fn detour(&self, is_write: bool, length: u64, route: RoutePolicy) -> Option<DetourReason>;
+
+    /// Returns the end of the part of a read, from its start, that is to come from the page cache;
+    /// the start for nothing.
+    fn cached_to(&self, rest: FileRange) -> u64;
 
     /// Returns the unit of direct I/O for a read or a write.
     fn block(&self, is_write: bool) -> u64 {
@@ -108,6 +113,10 @@ impl Facts for Target {
 
     fn detour(&self, is_write: bool, length: u64, route: RoutePolicy) -> Option<DetourReason> {
         buffered(self, is_write, length, route)
+    }
+
+    fn cached_to(&self, rest: FileRange) -> u64 {
+        Target::cached_to(self, rest)
     }
 
     fn size(&self) -> Result<u64, Errno> {

@@ -3,6 +3,7 @@
 
 mod space;
 pub mod hybrid;
+pub mod looks;
 pub mod abandoned;
 pub mod access;
 pub mod target;

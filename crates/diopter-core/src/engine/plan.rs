@@ -28,6 +28,10 @@ pub struct Cursor {
     /// A server ended a read within a block, where the file goes on. What is left of the block is
     /// read through the page cache, which has every offset.
     pub ends_in_block: bool,
+    /// Everything before this byte was in the page cache when a read looked.
+    pub cached_to: u64,
+    /// A read looks at its next window; false once a window was not cached.
+    pub looks: bool,
     /// Bytes of its bounce buffer.
     pub bounce: u64,
 }
@@ -94,6 +98,14 @@ impl Cursor {
             let path = IoPath::Buffered(DetourReason::UnalignedEndOfFile);
             return Window { range: rest, path };
         }
+        if self.looks {
+            let seen = self.cached_to.min(rest.end());
+            let end = if seen > rest.start() { seen } else { facts.cached_to(rest) };
+            if end > rest.start() {
+                let range = FileRange::new(rest.start(), end);
+                return Window { range, path: IoPath::Buffered(DetourReason::Cached) };
+            }
+        }
         let units = (facts.blocks().memory, block);
         RouteInput {
             is_write: self.is_write,
@@ -129,6 +141,13 @@ impl Cursor {
         let first = FileRange::new(rest.start(), rest.start() + length);
         let end = rest.start() + align_down(memory.prefix(first), unit);
         Window { range: FileRange::new(rest.start(), end), path }
+    }
+}
+
+impl Window {
+    /// Returns true if the page cache has its bytes.
+    pub fn is_cached(&self) -> bool {
+        self.path == IoPath::Buffered(DetourReason::Cached)
     }
 }
 

@@ -165,7 +165,7 @@ impl Core {
     /// A bio of a request came back that may have others, or more to do.
     #[inline(never)]
     fn note_end(&mut self, place: usize, id: BioId, result: BioResult) {
-        if self.table.end_bounced(place, result, &self.flight.slab) {
+        if self.table.end_detoured(place, result, &self.flight.slab) {
             return self.file_finished(place);
         }
         if self.table.at(place).state.is_single() {

@@ -66,7 +66,7 @@ pub struct RouteInput<F: Fn(u64) -> bool> {
 /// Returns true if the policy wants a request buffered.
 pub fn is_buffered_by_policy(policy: RoutePolicy, is_write: bool, length: u64) -> bool {
     match policy {
-        RoutePolicy::Direct => false,
+        RoutePolicy::Direct | RoutePolicy::Adaptive => false,
         RoutePolicy::Buffered => true,
         RoutePolicy::Hybrid { read_bytes_min, write_bytes_min } => {
             length < if is_write { write_bytes_min } else { read_bytes_min }

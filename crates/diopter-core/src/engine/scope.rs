@@ -97,7 +97,8 @@ impl<'s, 'env> Scope<'s, 'env> {
         (memory, offset): (AnyBuf, u64),
     ) -> Result<ScopedRequest<'s>, AdmitError> {
         let offset = FileOffset::new(offset);
-        let request = Request { op, offset, memory: Some(memory), flags: RwFlags::NONE };
+        let (memory, flags) = (Some(memory), RwFlags::NONE);
+        let request = Request { op, offset, memory, flags, adaptive: false };
         let id =
             start_on(&mut self.engine.core(), target, request).map_err(|refused| refused.error)?;
         self.started.borrow_mut().push(Started { id, target: Arc::clone(target) });

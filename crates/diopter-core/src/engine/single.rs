@@ -12,7 +12,7 @@ use crate::engine::flight::share_of;
 use crate::engine::run::{Order, judge_single};
 use crate::engine::target::Target;
 use crate::error::IoError;
-use crate::extent::ExtentState;
+use crate::extent::{ExtentState, ObjectIndex};
 use crate::inode_lock::Hold;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_SLOT_BYTES};
 use crate::policy::Policies;
@@ -42,9 +42,23 @@ pub(crate) fn single_site<'t>(
     address: usize,
     policies: &Policies,
 ) -> Option<BioSite<'t>> {
-    let Admitted { range, is_plain } = admitted;
+    let Admitted { range, is_plain, cached_to } = admitted;
+    if !is_plain && cached_to > range.start() {
+        return cached_site(target, range, cached_to);
+    }
     let site = plain_site(target, range, address)?;
     if is_plain { Some(site) } else { mapped_site(target, (op, range), policies) }
+}
+
+/// The bio of a read whose bytes are all in the page cache.
+#[inline(never)]
+fn cached_site(target: &Target, range: FileRange, cached_to: u64) -> Option<BioSite<'_>> {
+    let is_one = cached_to >= range.end() && range.length() <= u64::from(BIO_BYTES_MAX);
+    if !is_one || !target.mapper.is_identity() {
+        return None;
+    }
+    let object = target.buffered(ObjectIndex(0)).ok()?;
+    Some(BioSite { object, offset: range.start() })
 }
 
 /// The bio of a plain request, if it is a single one.
@@ -119,6 +133,11 @@ impl Core {
         } else {
             self.backend.run_lent(bio)
         };
+        let is_cached = admitted.cached_to > range.start();
+        if is_cached && !result.is_ok_and(|moved| u64::from(moved) == range.length()) {
+            // A page has gone, or the file is shorter: the phases know that it was not direct.
+            return None;
+        }
         result_of(target, op, range, result)
     }
 
@@ -177,10 +196,14 @@ impl Core {
         let (op, flags) = single_op(target, order);
         let BioSite { object, offset } = site;
         let place = self.table.occupy(target, order);
+        let is_cached = order.cached_to > order.range.start();
         let length = to_u32(order.range.length());
         let draft = BioSpec { op, object, offset, span: length, flags };
         let (memory, id) = self.flight.slab.begin_with_bio(place, buf, draft);
         self.flight.push(place, (id, object.handle(), length.into()), entry.has_share);
+        if is_cached {
+            return self.table.begin_cached(place, memory);
+        }
         self.table.begin_single(place, memory, entry.hold)
     }
 
@@ -196,8 +219,9 @@ impl Core {
     ) -> RequestId {
         let place = self.table.occupy(target, order);
         let memory = memory.map(|buf| self.flight.slab.begin(place, buf));
-        if is_aligned || !self.begin_bounced((place, memory), target, order) {
-            self.table.begin_queued(place, memory);
+        let is_cached = order.cached_to > order.range.start();
+        if is_aligned || is_cached || !self.begin_bounced((place, memory), target, order) {
+            self.table.begin_queued(place, memory, order);
         }
         self.table.id_at(place)
     }

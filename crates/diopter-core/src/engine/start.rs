@@ -40,7 +40,7 @@ impl Core {
             RequestOp::Write => true,
             _ => return None,
         };
-        if self.broken.is_some() || !self.table.has_room() {
+        if request.adaptive || self.broken.is_some() || !self.table.has_room() {
             return None;
         }
         let (length, address) = (to_u64(memory.len()), memory.as_ptr().addr());
@@ -50,7 +50,8 @@ impl Core {
         if self.flight.is_too_large_to_poll(target, length) {
             return None;
         }
-        let order = Order { op: request.op, range, flags: request.flags };
+        let (op, flags) = (request.op, request.flags);
+        let order = Order { op, range, flags, cached_to: 0 };
         let hold = if is_write { Some(self.enter_lock(target, range)?) } else { None };
         let buf = request.memory.take()?;
         let entry = Entry { hold, has_share: false };
@@ -64,11 +65,11 @@ impl Core {
         target: &Arc<Target>,
         request: &mut Request,
     ) -> Result<RequestId, Box<AdmitError>> {
-        let Request { op, offset, flags, .. } = *request;
+        let Request { op, offset, flags, adaptive, .. } = *request;
         let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
         let range = (offset.get(), length);
         self.check_start(target, request, range)?;
-        let route = self.policies.route;
+        let route = self.policies.route.of_request(adaptive);
         let admitted = check(target, op, range, route).map_err(Box::new)?;
         let site = request.memory.as_ref().and_then(|memory| {
             let address = memory.as_ptr().addr();
@@ -76,7 +77,7 @@ impl Core {
         });
         let site = site.filter(|_| !self.flight.is_too_large_to_poll(target, length));
         let flags = note_route(target, op, admitted, route, flags);
-        let order = Order { op, range: admitted.range, flags };
+        let order = Order::new(op, admitted, flags);
         Ok(self.take_in(target, &order, request.memory.take(), site))
     }
 

@@ -13,6 +13,7 @@ use crate::bio::object_queues::ObjectQueues;
 use crate::engine::abandoned::Abandoned;
 pub use crate::engine::access::{Access, Blocks, Directness};
 use crate::engine::hybrid::{Hybrid, HybridCounters};
+use crate::engine::looks::{AdaptiveCounters, Looks};
 use crate::engine::space::{SPACE_LOOK, Space};
 use crate::extent::ObjectIndex;
 use crate::inode_lock::InodeLock;
@@ -57,6 +58,7 @@ pub struct Target {
     /// The errno of the first flush that failed; 0 for none.
     flush_error: AtomicI32,
     pub(crate) hybrid: Hybrid,
+    looks: Looks,
     /// The limits of a single request to the device that it lies on.
     device_limits: DeviceLimits,
     /// Bytes of a request that is one bio, wherever it lies, if its memory is one range.
@@ -176,6 +178,7 @@ impl Target {
             inode_lock_of_late: PerProcess::new(OnceLock::new),
             flush_error: AtomicI32::new(0),
             hybrid: Hybrid::new(),
+            looks: Looks::new(),
             device_limits: DeviceLimits::NONE,
             bytes_of_one: u64::from(BIO_BYTES_MAX),
             polled_bytes: OnceLock::new(),
@@ -192,11 +195,16 @@ impl Target {
         let is_plain = self.is_local
             && self.mapper.is_identity()
             && self.size_fixed.is_none()
-            && self.seal.is_none()
-            && self.access.route.is_none();
+            && self.seal.is_none();
+        // An engine that is not direct has no plain requests, whatever the file says.
+        let (may_read, may_write) = match self.access.route {
+            None | Some(RoutePolicy::Direct) => (true, true),
+            Some(RoutePolicy::Adaptive) => (false, true),
+            Some(RoutePolicy::Buffered | RoutePolicy::Hybrid { .. }) => (false, false),
+        };
         let is_writable = self.access.write && !self.access.append && !self.access.shared_writers;
-        let reads = is_plain && self.access.read && self.never_direct(false).is_none();
-        let writes = is_plain && is_writable && self.never_direct(true).is_none();
+        let reads = is_plain && may_read && self.access.read && self.never_direct(false).is_none();
+        let writes = is_plain && may_write && is_writable && self.never_direct(true).is_none();
         self.direct_mask = [
             if reads { self.blocks.read - 1 } else { u64::MAX },
             if writes { self.blocks.write - 1 } else { u64::MAX },
@@ -315,6 +323,35 @@ impl Target {
     #[must_use]
     pub fn hybrid_counters(&self) -> HybridCounters {
         self.hybrid.counters()
+    }
+
+    /// Returns how often adaptive reads looked for cached pages; all 0 if there were none.
+    #[must_use]
+    pub fn adaptive_counters(&self) -> AdaptiveCounters {
+        self.looks.counters()
+    }
+
+    /// Returns the end of the part of an adaptive read that the page cache has, from its start; the
+    /// start for nothing.
+    pub(crate) fn cached_to(&self, rest: FileRange) -> u64 {
+        let Some(part) = self.looks.due(rest) else { return rest.start() };
+        let is_cached = self.is_cached(part);
+        self.looks.note(part, is_cached);
+        if is_cached == Some(true) { part.end() } else { rest.start() }
+    }
+
+    /// Returns true if the page cache has all bytes of a range; `None` if this cannot be seen, or
+    /// reads are not to come from there.
+    fn is_cached(&self, range: FileRange) -> Option<bool> {
+        if self.access.strict || self.never_direct(false).is_some() {
+            return None;
+        }
+        if self.mapper.is_identity() {
+            return self.backing(ObjectIndex(0)).is_cached(range.start(), range.end());
+        }
+        self.pieces(range).try_fold(true, |all, (object, start, end)| {
+            Some(all && self.backing(object).is_cached(start, end)?)
+        })
     }
 
     /// The route policy in force on an engine that has `policy`: the file's own wins.

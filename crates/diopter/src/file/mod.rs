@@ -26,7 +26,9 @@ use std::path::Path;
 use diopter_core::backend::local::LocalObject;
 use diopter_core::bio::object_queues::MergePolicy;
 use diopter_core::bio::object_queues::ObjectQueues;
+use diopter_core::engine::admit::Admitted;
 use diopter_core::engine::hybrid::HybridCounters;
+use diopter_core::engine::looks::AdaptiveCounters;
 use diopter_core::engine::target::{Directness, Target};
 use diopter_core::engine::{Core, Order, admit, start_on, with_thread_engine};
 #[cfg(feature = "rados")]
@@ -296,10 +298,17 @@ impl File {
             let once = once(&mut lent, admitted.range);
             match once.and_then(|once| core.run_single(target, admitted, once, flags)) {
                 Some(moved) => Ok(to_usize(moved?.get())),
-                None => self.transfer_at_length(core, (op, admitted.range), lent, flags),
+                None => self.transfer_at_length(core, (op, admitted), lent, flags),
             }
         });
         moved.map_err(|error| self.explain_error(error))
+    }
+
+    /// Returns how often adaptive reads of this open file, by all of its clones, looked for pages
+    /// in the page cache and found them; all 0 where `RoutePolicy::Adaptive` was never in force.
+    #[must_use]
+    pub fn adaptive_counters(&self) -> AdaptiveCounters {
+        self.inner.target.adaptive_counters()
     }
 
     /// Adds to the error of a queued request on this file what the file knows: of a striped file
@@ -353,13 +362,14 @@ impl File {
     fn transfer_at_length(
         &self,
         core: &mut Core,
-        (op, range): (RequestOp, FileRange),
+        (op, admitted): (RequestOp, Admitted),
         lent: Lent<'_, '_>,
         flags: RwFlags,
     ) -> Result<usize> {
+        let range = admitted.range;
         let slab = core.flight.slab.clone();
         let run = |core: &mut Core, memory| {
-            let order = Order { op, range, flags };
+            let order = Order::new(op, admitted, flags);
             core.run_blocking(&self.inner.target, &order, Some(memory))
         };
         let finished =
@@ -393,8 +403,7 @@ impl File {
             if !core.make_room() {
                 return Err(full(range).into());
             }
-            let order = Order { op, range, flags: RwFlags::NONE };
-            core.run_blocking(&self.inner.target, &order, None)?;
+            core.run_blocking(&self.inner.target, &Order::sync(op), None)?;
             Ok(())
         })
     }

@@ -1,6 +1,7 @@
 //! The tests that need no mounts, in one program: the engine on simulators and on
 //! files of this machine, plans, layouts, and the contract of the backends.
 
+mod adaptive;
 mod bounced;
 mod completion;
 mod contract;

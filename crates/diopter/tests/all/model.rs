@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use diopter::engine::{AnyBuf, DepthPolicy, MergePolicy};
+use diopter::engine::{AnyBuf, DepthPolicy, MergePolicy, RoutePolicy};
 use diopter::history::{EACH_THEN_WAIT, History};
 use diopter::{
     Errno, FileRange, FinishedRequest, IoBuf, Policies, RangeOutcome, RangeState, Request,
@@ -99,6 +99,8 @@ struct Run {
     /// Which writes are durable by their own flag.
     durability: Prng,
     placement: Prng,
+    /// The choice of pages in the page cache, and of reads that may come from there.
+    cache: Prng,
     /// Flags of every write.
     every_write: RwFlags,
     world: World,
@@ -195,7 +197,9 @@ impl Run {
             faulty: None,
             mebibyte_ns: 0,
         };
+        let mut cache = root.fork("cache");
         let mut policies = Policies {
+            route: if cache.one_in(3) { RoutePolicy::Adaptive } else { RoutePolicy::Direct },
             history: if prng.one_in(3) { EACH_THEN_WAIT } else { History::TODAY },
             depth: if prng.one_in(2) { DepthPolicy::Auto } else { DepthPolicy::Fixed(2) },
             ..Policies::default()
@@ -235,6 +239,7 @@ impl Run {
             prng,
             durability,
             placement: root.fork("placement"),
+            cache,
             every_write: flag,
             world,
             striping,
@@ -326,6 +331,8 @@ impl Run {
         if op == RequestOp::Write && self.durability.one_in(8) {
             request.flags = RwFlags::DSYNC;
         }
+        request.adaptive = self.cache.one_in(4);
+        self.change_cache();
         let is_durable = request.flags.with(self.every_write) != RwFlags::NONE;
         let Ok(id) = self.engine.start(&self.target, request) else { return };
         let number = self.count;
@@ -341,6 +348,18 @@ impl Run {
         }
         let size_at_start = self.model.size_min();
         self.started.insert(id, Started { number, op, range, size_at_start, is_durable });
+    }
+
+    /// Puts pages of an object into the page cache, or drops all of them.
+    fn change_cache(&mut self) {
+        let count = self.striping.map_or(1, Striping::object_count);
+        let number = usize::try_from(self.cache.below(count as u64)).expect("small");
+        let (from, length) = (self.cache.below(CAPACITY), self.cache.below(CAPACITY));
+        match self.cache.below(8) {
+            0 => self.disk(number, Disk::drop_cache),
+            1..=3 => self.disk(number, |disk| disk.cache((from, from + length))),
+            _ => {}
+        }
     }
 
     fn end_one(&mut self, finished: &FinishedRequest) -> Result<(), String> {

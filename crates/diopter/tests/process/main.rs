@@ -2,6 +2,7 @@
 //! signals, and requests in flight when a thread or an engine goes. Most tests run in a separate
 //! process, because what they change belongs to the whole process.
 
+mod adaptive;
 mod bytes;
 mod descriptors;
 mod ends;

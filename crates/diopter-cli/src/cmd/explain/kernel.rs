@@ -237,6 +237,8 @@ fn page_cache(
         ("yes", "the kernel sends direct writes of this file through the page cache")
     } else if says("no-direct-io") {
         ("yes", "the file has no direct I/O")
+    } else if says("cached") {
+        ("yes", "the page cache has the bytes, and the route is adaptive")
     } else if !is_write {
         ("no", "a direct read first writes dirty pages of its range back")
     } else {

@@ -34,6 +34,8 @@ pub struct Disk {
     written_through: u64,
     /// The result of a query for cached pages.
     has_cached_pages: Option<bool>,
+    /// Pages that a query for a range finds in the page cache.
+    cached: BTreeSet<u64>,
 }
 
 impl Disk {
@@ -52,6 +54,7 @@ impl Disk {
             flushes: 0,
             written_through: 0,
             has_cached_pages: Some(false),
+            cached: BTreeSet::new(),
         }
     }
 
@@ -70,6 +73,28 @@ impl Disk {
     /// Sets the result of a query for cached pages; `None` for unknown.
     pub fn set_has_cached_pages(&mut self, has_some: Option<bool>) {
         self.has_cached_pages = has_some;
+    }
+
+    /// Has the page cache hold every page that the range touches. A direct write drops its pages.
+    pub fn cache(&mut self, (start, end): (u64, u64)) {
+        self.cached.extend(start / PAGE..end.div_ceil(PAGE));
+    }
+
+    /// Drops all pages of the page cache.
+    pub fn drop_cache(&mut self) {
+        self.cached.clear();
+    }
+
+    /// Drops the pages that the range touches, as a direct write does.
+    pub(super) fn drop_cached(&mut self, offset: u64, length: u64) {
+        for page in offset / PAGE..(offset + length).div_ceil(PAGE) {
+            self.cached.remove(&page);
+        }
+    }
+
+    fn is_cached(&self, start: u64, end: u64) -> bool {
+        let mut pages = start / PAGE..end.min(self.size()).div_ceil(PAGE);
+        !pages.is_empty() && pages.all(|page| self.cached.contains(&page))
     }
 
     /// Returns the content that reads see.
@@ -282,6 +307,11 @@ impl BackingObject for SimObject {
             return None;
         }
         self.world.with_disk(self.number, |disk| disk.has_cached_pages)
+    }
+
+    fn is_cached(&self, start: u64, end: u64) -> Option<bool> {
+        let is_visible = !self.lacks.facts && !self.lacks.buffered;
+        is_visible.then(|| self.world.with_disk(self.number, |disk| disk.is_cached(start, end)))
     }
 
     fn allocated(&self, start: u64, end: u64) -> Vec<(u64, u64)> {

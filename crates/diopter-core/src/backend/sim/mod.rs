@@ -256,6 +256,7 @@ fn transfer(disk: &mut Disk, bio: &LocalBio, moves: u64, pages: Option<(u64, Vec
             let end = disk.size().max(spec.offset + moves).min(start + to_u64(pages.len()));
             disk.write(start, &pages[..to_usize(end - start)]);
         } else {
+            disk.drop_cached(spec.offset, moves);
             disk.write(spec.offset, &data);
         }
         if spec.flags.has(RwFlags::DSYNC) || spec.flags.has(RwFlags::SYNC) {

@@ -5,6 +5,7 @@ use diopter_os::{BioDraft, Errno, MemoryId, RwFlags};
 use crate::bio::object_queues::ObjectQueues;
 use crate::bio::pieces::Pieces;
 use crate::clock::Nanos;
+use crate::engine::admit::Admitted;
 use crate::engine::bounce::Bounce;
 use crate::engine::flight::Flight;
 use crate::engine::id;
@@ -37,6 +38,8 @@ pub(crate) enum State {
     Single,
     /// The same, and the bio moves the bytes of the bounce buffer of the request's place.
     SingleBounced,
+    /// The same, and the bio reads from the page cache, which has the bytes.
+    SingleCached,
     /// The one bio of a [`State::Single`] came back and has moved all its bytes.
     SingleDone,
     /// The result is ready.
@@ -46,7 +49,7 @@ pub(crate) enum State {
 impl State {
     /// True while the one bio of a request that is a single one is in flight.
     pub(crate) fn is_single(self) -> bool {
-        matches!(self, State::Single | State::SingleBounced)
+        matches!(self, State::Single | State::SingleBounced | State::SingleCached)
     }
 }
 
@@ -254,6 +257,10 @@ pub(crate) struct Pending {
     pub(crate) appends: bool,
     /// For a write: the first byte that this process may not write, once it is known.
     pub(crate) limit: Option<u64>,
+    /// Everything of a read before this byte was in the page cache when it was admitted.
+    pub(crate) cached_to: u64,
+    /// A read looks at its next window; false once a window was not cached.
+    pub(crate) looks: bool,
 }
 
 impl Pending {
@@ -315,6 +322,8 @@ impl Pending {
             },
             appends: false,
             limit: None,
+            cached_to: 0,
+            looks: false,
         }
     }
 
@@ -353,7 +362,7 @@ impl Pending {
     }
 
     /// Readies it for its first phase; vectors keep their capacity.
-    pub(crate) fn begin_phases(&mut self, target: &Target) {
+    pub(crate) fn begin_phases(&mut self, target: &Target, cached_to: u64) {
         self.state = match self.op {
             RequestOp::Read => State::NextWindow,
             RequestOp::Write => State::AwaitsLock,
@@ -361,6 +370,7 @@ impl Pending {
         };
         self.at = self.range.start();
         self.limit = None;
+        (self.cached_to, self.looks) = (cached_to, cached_to > self.range.start());
         self.appends = self.op == RequestOp::Write && target.kernel_appends();
         let WindowState { ends, stops_at_ends, is_serial, ends_in_block, .. } = &mut self.window;
         ends.clear();
@@ -414,9 +424,10 @@ impl Pending {
     pub(crate) fn leave_fast_path(&mut self, target: &Target) {
         let its_path = match self.state {
             State::SingleBounced => IoPath::Bounced(DetourReason::MisalignedMemory),
+            State::SingleCached => IoPath::Buffered(DetourReason::Cached),
             _ => IoPath::Direct,
         };
-        self.begin_phases(target);
+        self.begin_phases(target, 0);
         let WindowState { range, path, span, queues, is_built, .. } = &mut self.window;
         (*range, *path, *span, *is_built) = (self.range, its_path, self.range, true);
         queues.clear();
@@ -459,6 +470,8 @@ impl Pending {
             limit: self.limit,
             appends: self.appends,
             ends_in_block: self.window.ends_in_block,
+            cached_to: self.cached_to,
+            looks: self.looks,
             bounce: self.window.bounce.as_ref().map_or(BOUNCE_BYTES, |bounce| bounce.bytes),
         }
     }
@@ -542,4 +555,23 @@ pub struct Order {
     pub op: RequestOp,
     pub range: FileRange,
     pub flags: RwFlags,
+    /// As [`Admitted::cached_to`](crate::engine::admit::Admitted).
+    pub cached_to: u64,
+}
+
+impl Order {
+    /// A request that was admitted, and of which nothing else is special.
+    #[inline]
+    #[must_use]
+    pub fn new(op: RequestOp, admitted: Admitted, flags: RwFlags) -> Order {
+        let Admitted { range, cached_to, .. } = admitted;
+        Order { op, range, flags, cached_to }
+    }
+
+    /// A flush.
+    #[must_use]
+    pub fn sync(op: RequestOp) -> Order {
+        let (range, flags) = (FileRange::new(0, 0), RwFlags::NONE);
+        Order { op, range, flags, cached_to: 0 }
+    }
 }

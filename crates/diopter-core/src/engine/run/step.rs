@@ -51,7 +51,7 @@ impl Runner<'_> {
             }
             let pending = &mut self.table.entries[place];
             let next = match state {
-                State::Single | State::SingleBounced | State::SingleDone => {
+                State::Single | State::SingleBounced | State::SingleCached | State::SingleDone => {
                     return Step::InFlight;
                 }
                 State::Ended => return Step::Ended,

@@ -23,7 +23,7 @@ use crate::error::IoError;
 use crate::inode_lock::{Hold, InodeLock};
 use crate::outcome::{Route, paint};
 use crate::policy::Policies;
-use crate::request::{FinishedRequest, RequestId, RequestOp};
+use crate::request::{FinishedRequest, RequestId, RequestOp, Way};
 use crate::stripe::StridedRange;
 use crate::sync::Arc;
 use crate::units::{Bytes, to_usize};
@@ -118,23 +118,29 @@ impl Table {
         pending.state = State::SingleBounced;
     }
 
+    /// As [`Table::begin_single`], where the bio reads from the page cache.
+    pub(crate) fn begin_cached(&mut self, place: usize, memory: MemoryId) -> RequestId {
+        self.entries[place].state = State::SingleCached;
+        self.begin_single(place, memory, None)
+    }
+
     /// Begins the phases of a queued request. The next round steps the request.
-    pub(crate) fn begin_queued(&mut self, place: usize, memory: Option<MemoryId>) {
-        self.begin(place, memory);
+    pub(crate) fn begin_queued(&mut self, place: usize, memory: Option<MemoryId>, order: &Order) {
+        self.begin(place, memory, order);
         self.set_waiting(place);
     }
 
     /// Begins the phases of a request whose caller waits, and lends the memory.
-    pub(crate) fn begin_blocking(&mut self, place: usize, memory: Option<MemoryId>) {
-        self.begin(place, memory);
+    pub(crate) fn begin_blocking(&mut self, place: usize, memory: Option<MemoryId>, order: &Order) {
+        self.begin(place, memory, order);
         self.entries[place].result_owner = ResultOwner::BlockedCaller;
     }
 
-    fn begin(&mut self, place: usize, memory: Option<MemoryId>) {
+    fn begin(&mut self, place: usize, memory: Option<MemoryId>, order: &Order) {
         let pending = &mut self.entries[place];
         pending.memory = memory;
         let id = pending.target.expect("an occupied place");
-        pending.begin_phases(self.targets.get(id));
+        pending.begin_phases(self.targets.get(id), order.cached_to);
     }
 
     /// Ends a request of one bio if the bio has moved all bytes. Returns false for any other
@@ -172,15 +178,20 @@ impl Table {
         self.entries[place].end_single();
     }
 
-    /// Ends the only bio of a request, on a bounce buffer, if the bio has moved all bytes. Returns
-    /// false for any other, which stays as it is.
-    pub(crate) fn end_bounced(&mut self, place: usize, result: BioResult, slab: &Slab) -> bool {
+    /// Ends the only bio of a request, on a bounce buffer or from the page cache, if the bio has
+    /// moved all bytes. Returns false for any other, which stays as it is.
+    pub(crate) fn end_detoured(&mut self, place: usize, result: BioResult, slab: &Slab) -> bool {
         let pending = &mut self.entries[place];
         let length = pending.range.length();
-        if pending.state != State::SingleBounced || result.map_or(0, u64::from) != length {
+        let route = match pending.state {
+            State::SingleBounced => Route::all_bounced(length),
+            State::SingleCached => Route::all_cached(length),
+            _ => return false,
+        };
+        if result.map_or(0, u64::from) != length {
             return false;
         }
-        if pending.op == RequestOp::Read {
+        if pending.state == State::SingleBounced && pending.op == RequestOp::Read {
             let bounce = pending.window.bounce.as_ref().expect("its bio was built with it");
             let memory = pending.memory.expect("a read has memory");
             let ours = (bounce.memory, to_usize(bounce.start));
@@ -188,7 +199,7 @@ impl Table {
         }
         pending.outstanding = 0;
         pending.end_single();
-        pending.report.route = Route::all_bounced(length);
+        pending.report.route = route;
         true
     }
 
@@ -380,7 +391,10 @@ impl Table {
                 return finished;
             }
             if route == Route::all_bounced(length) {
-                return finished.bounced();
+                return finished.on(Way::Bounced);
+            }
+            if route == Route::all_cached(length) {
+                return finished.on(Way::Cached);
             }
         }
         let (result, outcome) = report::conclude(pending);

@@ -30,6 +30,7 @@ pub fn open(
     }
     let route = policies.route;
     let mut window = buffers::next_window(pending, pending.rest(), target, slab, route);
+    pending.looks &= window.is_cached();
     if pending.is_write() && pending.limit.is_none() && !is_one_bio(pending, slab, &window) {
         // A bio that starts at the limit raises SIGXFSZ, which a write across it must not do.
         ask_for_limit(pending, target);

@@ -36,7 +36,7 @@ fn core_with(op: RequestOp) -> (Core, TargetRef) {
     let mut core = Core::new(slab, sim, Policies::default(), 128);
     let range = FileRange::new(7, 7 + 5 * MIB);
     let flags = RwFlags::NONE;
-    let order = Order { op, range, flags };
+    let order = Order { op, range, flags, cached_to: 0 };
     let id = core.take_in(target.as_ref(), &order, Some(memory), None);
     assert_eq!(core.table.place_of(id), Some(0));
     (core, target)

@@ -79,10 +79,18 @@ fn length(prng: &mut Prng) -> u64 {
     }
 }
 
+fn route(prng: &mut Prng) -> RoutePolicy {
+    match prng.below(6) {
+        0 => RoutePolicy::Buffered,
+        1 | 2 => RoutePolicy::Adaptive,
+        _ => RoutePolicy::Direct,
+    }
+}
+
 fn check(prng: &mut Prng, case: u64) {
     let append = prng.one_in(8);
     let policies = Policies {
-        route: if prng.one_in(6) { RoutePolicy::Buffered } else { RoutePolicy::Direct },
+        route: route(prng),
         history: if prng.one_in(6) { EACH_THEN_WAIT } else { History::TODAY },
         ..Policies::default()
     };
@@ -93,7 +101,11 @@ fn check(prng: &mut Prng, case: u64) {
         // Of a striped file each object is as long as the others: the size follows.
         let bytes = if file.is_striped { 2 * MIB } else { size };
         let content = vec![1; usize::try_from(bytes).expect("64-bit")];
-        file.world.with_disk(number, |disk| disk.load(&content));
+        let cached = (prng.below(bytes), prng.below(bytes));
+        file.world.with_disk(number, |disk| {
+            disk.load(&content);
+            disk.cache(cached);
+        });
     }
     let size = file.target.as_ref().size().expect("simulated");
     let is_write = append || prng.one_in(2);

@@ -89,6 +89,10 @@ impl Facts for Described {
         None
     }
 
+    fn cached_to(&self, rest: FileRange) -> u64 {
+        rest.start()
+    }
+
     fn detour(&self, _is_write: bool, _length: u64, _route: RoutePolicy) -> Option<DetourReason> {
         None
     }
