@@ -31,8 +31,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  ci [LANE...]                       run the lanes in order; without LANE, all of them; --quick and
-                                     --rest are the two parts of all
+  ci [LANE...]                       run the lanes in order; without LANE, all of them; --quick:
+                                     those of `make test`
   lanes                              list the lanes and what each one needs
   tidy                               check the rules of docs/style.md that a machine can check
   api                                rewrite the snapshot of the public interface

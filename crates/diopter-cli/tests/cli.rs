@@ -91,6 +91,27 @@ fn documents_are_as_their_schemas_say() {
 }
 
 #[test]
+fn explain_follows_a_route_and_says_what_is_cached() {
+    let dir = dir();
+    let name = hole(&dir, 1 << 20);
+    let route_of = |policy: &str| {
+        let range = ["--offset", "0", "--length", "64k"];
+        let request = [&["explain", "read", &name, "--route", policy, "--json"], &range[..]];
+        json_of(&request.concat())["route"].clone()
+    };
+    if route_of("direct")["direct"] != 65536 {
+        return skip(Capability::Direct, "the file system of the directory has no direct I/O");
+    }
+    assert_eq!(route_of("adaptive")["direct"], 65536, "nothing is cached");
+    assert_eq!(std::fs::read(&name).unwrap().len(), 1 << 20, "all of it is cached now");
+    let route = route_of("adaptive");
+    assert_eq!((route["buffered"].as_u64(), route["direct"].as_u64()), (Some(65536), Some(0)));
+    assert_eq!(route["why"], serde_json::json!(["cached"]));
+    assert_eq!(route_of("direct")["direct"], 65536, "the cache changes nothing");
+    assert_eq!(route_of("buffered")["buffered"], 65536);
+}
+
+#[test]
 fn explain_tells_the_fields_of_the_contract_in_its_order() {
     let dir = dir();
     let name = hole(&dir, 1 << 20);

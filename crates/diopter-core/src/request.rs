@@ -161,14 +161,14 @@ pub struct FinishedRequest {
     /// Whole, or how far it came and why; or the first error.
     pub result: Result<Transfer, IoError>,
     /// The path of all bytes where there is no detail.
-    way: Way,
-    /// Absent if all was done in one way, and no clock was read.
+    path: SimplePath,
+    /// Absent if all bytes took one path, and no clock was read.
     detail: Option<Box<Detail>>,
 }
 
 /// The path that all bytes of a simple request took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum SimplePath {
     Direct,
     /// Through an aligned buffer, because of where the memory is.
     Bounced,
@@ -176,12 +176,12 @@ pub(crate) enum Way {
     Cached,
 }
 
-impl Way {
+impl SimplePath {
     fn route(self, bytes: u64) -> Route {
         match self {
-            Way::Direct => Route::all_direct(bytes),
-            Way::Bounced => Route::all_bounced(bytes),
-            Way::Cached => Route::all_cached(bytes),
+            SimplePath::Direct => Route::all_direct(bytes),
+            SimplePath::Bounced => Route::all_bounced(bytes),
+            SimplePath::Cached => Route::all_cached(bytes),
         }
     }
 }
@@ -203,15 +203,15 @@ impl FinishedRequest {
         memory: Option<AnyBuf>,
     ) -> FinishedRequest {
         let result = Ok(Transfer::Whole(Bytes::new(range.length())));
-        FinishedRequest { id, op, range, memory, result, way: Way::Direct, detail: None }
+        FinishedRequest { id, op, range, memory, result, path: SimplePath::Direct, detail: None }
     }
 
-    /// The same on another way.
+    /// The same on another path.
     #[inline]
-    pub(crate) fn on(mut self, way: Way) -> FinishedRequest {
-        self.way = way;
+    pub(crate) fn on(mut self, path: SimplePath) -> FinishedRequest {
+        self.path = path;
         if let Some(detail) = &mut self.detail {
-            detail.route = way.route(self.range.length());
+            detail.route = path.route(self.range.length());
         }
         self
     }
@@ -310,7 +310,7 @@ impl FinishedRequest {
     pub fn route(&self) -> Route {
         match &self.detail {
             Some(detail) => detail.route,
-            None => self.way.route(self.range.length()),
+            None => self.path.route(self.range.length()),
         }
     }
 

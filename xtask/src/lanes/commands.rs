@@ -48,6 +48,7 @@ pub const ENGINE: &[&str] = &[
     "--test",
     "all",
     "--",
+    "adaptive::",
     "engine::",
     "memory::",
     "bounced::",

@@ -112,7 +112,6 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Lane>, String> {
     match names {
         [] => return Ok(all.collect()),
         [part] if part == "--quick" => return Ok(all.filter(is_quick).collect()),
-        [part] if part == "--rest" => return Ok(all.filter(|lane| !is_quick(lane)).collect()),
         _ => {}
     }
     names

@@ -57,6 +57,9 @@ static void flags(void)
     file = open_file("flags", O_RDWR | O_SYNC, DPT_FILE_BUFFERED);
     CHECK(dpt_pread(file, bytes, 16, 1) == 16 && is_pattern(bytes, 16, 1));
     CHECK(dpt_file_close(file) == 0);
+    struct dpt_file_options both = {sizeof both, DPT_FILE_BUFFERED | DPT_FILE_ADAPTIVE};
+    REFUSED(dpt_file_open("flags", O_RDWR, 0, &both, &file), EINVAL);
+    CHECK(strstr(dpt_strerror_detail(), "DPT_FILE_ADAPTIVE") != NULL);
 
     file = open_file("flags", O_RDWR | O_TRUNC, DPT_FILE_SHARED_WRITERS | DPT_FILE_STRIPED);
     CHECK(dpt_file_size(file) == 0);

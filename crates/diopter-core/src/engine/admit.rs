@@ -24,6 +24,14 @@ pub struct Admitted {
     pub(crate) cached_to: u64,
 }
 
+impl Admitted {
+    /// Returns true if the first bytes of a read come from the page cache.
+    #[inline]
+    pub(crate) fn starts_cached(&self) -> bool {
+        self.cached_to > self.range.start()
+    }
+}
+
 /// The range of a request, cut or refused where no file has bytes.
 ///
 /// # Errors

@@ -43,7 +43,7 @@ pub(crate) fn single_site<'t>(
     policies: &Policies,
 ) -> Option<BioSite<'t>> {
     let Admitted { range, is_plain, cached_to } = admitted;
-    if !is_plain && cached_to > range.start() {
+    if !is_plain && admitted.starts_cached() {
         return cached_site(target, range, cached_to);
     }
     let site = plain_site(target, range, address)?;
@@ -133,8 +133,8 @@ impl Core {
         } else {
             self.backend.run_lent(bio)
         };
-        let is_cached = admitted.cached_to > range.start();
-        if is_cached && !result.is_ok_and(|moved| u64::from(moved) == range.length()) {
+        if admitted.starts_cached() && !result.is_ok_and(|moved| u64::from(moved) == range.length())
+        {
             // A page has gone, or the file is shorter: the phases know that it was not direct.
             return None;
         }
@@ -196,12 +196,11 @@ impl Core {
         let (op, flags) = single_op(target, order);
         let BioSite { object, offset } = site;
         let place = self.table.occupy(target, order);
-        let is_cached = order.cached_to > order.range.start();
         let length = to_u32(order.range.length());
         let draft = BioSpec { op, object, offset, span: length, flags };
         let (memory, id) = self.flight.slab.begin_with_bio(place, buf, draft);
         self.flight.push(place, (id, object.handle(), length.into()), entry.has_share);
-        if is_cached {
+        if order.starts_cached() {
             return self.table.begin_cached(place, memory);
         }
         self.table.begin_single(place, memory, entry.hold)
@@ -219,8 +218,10 @@ impl Core {
     ) -> RequestId {
         let place = self.table.occupy(target, order);
         let memory = memory.map(|buf| self.flight.slab.begin(place, buf));
-        let is_cached = order.cached_to > order.range.start();
-        if is_aligned || is_cached || !self.begin_bounced((place, memory), target, order) {
+        if is_aligned
+            || order.starts_cached()
+            || !self.begin_bounced((place, memory), target, order)
+        {
             self.table.begin_queued(place, memory, order);
         }
         self.table.id_at(place)

@@ -1,65 +1,37 @@
 //! The adaptive route: reads of cached bytes come from the page cache, and nothing else does.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use diopter::engine::{AdaptiveCounters, DetourReason, PlanQuery, RoutePolicy};
 use diopter::{EngineOptions, File, IoBuf, Policies, Request};
-use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter_core::backend::{BackingObject, Checked};
-use diopter_core::engine::Engine;
-use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
+use diopter_core::engine::target::{Access, Target};
 use diopter_core::map::Identity;
-use diopter_core::stripe::Striping;
 use diopter_os::file::DirectSupport;
 use diopter_os::residency::residency;
 use diopter_os::space::advise_dont_need;
 use diopter_testkit::env::{self, Capability};
 
+use crate::route::simulated::{BLOCKS, Simulated};
+
 const MIB: u64 = 1 << 20;
-const BLOCKS: Blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
 
 fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap()
 }
 
-/// A simulated file on an engine.
-struct Bench {
-    world: World,
-    engine: Engine,
-    target: TargetRef,
-}
+/// A simulated file with content, and the requests of these tests.
+struct Bench(Simulated);
 
-/// A file of 16 MiB over so many objects, with nothing cached.
+/// A file of 16 MiB over the objects, with nothing cached.
 fn bench(route: RoutePolicy, access: Access, objects: u32) -> Bench {
-    let world = World::new((0..objects).map(|_| Disk::new(64 * MIB, 512, 512)).collect());
+    let policies = Policies { route, ..Policies::default() };
+    let file = Simulated::new(policies, access, objects);
     for number in 0..objects {
         let content = vec![3; size(16 * MIB / u64::from(objects))];
-        world.with_disk(number, |disk| disk.load(&content));
+        file.world.with_disk(number, |disk| disk.load(&content));
     }
-    let slab = Engine::slab();
-    let config = SimConfig {
-        seed: 1,
-        depth_max: 64,
-        latency_min_ns: 0,
-        latency_spread_ns: 0,
-        mebibyte_ns: 0,
-        faults: Faults::NONE,
-        faulty: None,
-    };
-    let sim = Box::new(Sim::new(&slab, &world, config));
-    let backend = Box::new(Checked::new(sim, &slab));
-    let engine = Engine::on_backend(slab, backend, Policies { route, ..Policies::default() });
-    let access = Access { read: true, write: true, ..access };
-    let target = if objects == 1 {
-        Target::alone(world.object(0), Identity, BLOCKS, access)
-    } else {
-        let striping = Striping::new(MIB, size(u64::from(objects))).unwrap();
-        let object = |number| Arc::new(world.object(number)) as Arc<dyn BackingObject>;
-        Target::striped((0..objects).map(object).collect(), striping, BLOCKS, access)
-    };
-    Bench { world, engine, target }
+    Bench(file)
 }
 
 fn adaptive() -> Bench {
@@ -68,14 +40,12 @@ fn adaptive() -> Bench {
 
 impl Bench {
     fn cache(&self, object: u32, start: u64, end: u64) {
-        self.world.with_disk(object, |disk| disk.cache((start, end)));
+        self.0.world.with_disk(object, |disk| disk.cache((start, end)));
     }
 
     /// Bytes that were direct, bounced and buffered, and whether some were cached.
     fn run(&self, request: Request) -> (u64, u64, u64, bool) {
-        self.engine.start(&self.target, request).unwrap();
-        let finished = self.engine.wait(Duration::from_secs(3600)).unwrap().unwrap();
-        finished.check_whole().unwrap();
+        let finished = self.0.run(request);
         if let Some(memory) = &finished.memory {
             assert!(memory.iter().all(|byte| *byte == 3), "the bytes of the file");
         }
@@ -89,7 +59,7 @@ impl Bench {
     }
 
     fn counters(&self) -> AdaptiveCounters {
-        self.target.as_ref().adaptive_counters()
+        self.0.target.as_ref().adaptive_counters()
     }
 }
 
@@ -129,18 +99,18 @@ fn a_long_read_is_cached_part_by_part_until_a_part_is_not() {
         bio_bytes_max: None,
         bio_vecs_max: None,
     };
-    let planned = diopter_core::plan::plan(bench.target.as_ref(), &[], &query).unwrap().route;
+    let planned = diopter_core::plan::plan(bench.0.target.as_ref(), &[], &query).unwrap().route;
     assert_eq!((planned.direct, planned.buffered), (4 * MIB, 3 * MIB), "the plan of `explain`");
 }
 
 #[test]
 fn the_end_of_a_file_counts_as_cached_where_its_last_page_is() {
     let bench = adaptive();
-    bench.world.with_disk(0, |disk| disk.load(&[3; 5000]));
+    bench.0.world.with_disk(0, |disk| disk.load(&[3; 5000]));
     bench.cache(0, 0, 5000);
     let read = Request::read(4096, IoBuf::new(4096).unwrap());
-    bench.engine.start(&bench.target, read).unwrap();
-    let finished = bench.engine.wait(Duration::from_secs(3600)).unwrap().unwrap();
+    bench.0.engine.start(&bench.0.target, read).unwrap();
+    let finished = bench.0.engine.wait(Duration::from_secs(3600)).unwrap().unwrap();
     assert_eq!(finished.check_read().unwrap(), 904);
     assert_eq!(finished.route().buffered, 904);
 }
@@ -195,11 +165,11 @@ fn a_strict_file_and_one_that_cannot_be_seen_are_not_looked_at() {
     bench.cache(0, 0, MIB);
     assert_eq!(bench.read(0, 8192), (8192, 0, 0, false));
     assert_eq!(bench.counters(), AdaptiveCounters::default());
-    let Bench { world, engine, .. } = adaptive();
-    world.with_disk(0, |disk| disk.cache((0, MIB)));
+    let mut bench = adaptive();
+    bench.cache(0, 0, MIB);
     let access = Access { read: true, ..Access::default() };
-    let target = Target::alone(world.object(0).without_facts(), Identity, BLOCKS, access);
-    let bench = Bench { world, engine, target };
+    let object = bench.0.world.object(0).without_facts();
+    bench.0.target = Target::alone(object, Identity, BLOCKS, access);
     assert_eq!(bench.read(0, 8192), (8192, 0, 0, false));
     assert_eq!(bench.counters(), AdaptiveCounters::default());
 }

@@ -4,77 +4,42 @@
 use diopter_testkit::env::Capability;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::Duration;
 
 use diopter::engine::{HybridCounters, PlanQuery, RoutePolicy};
 use diopter::layouts::StripedFile;
 use diopter::{EngineOptions, File, IoBuf, OpenOptions, Policies, Request, use_for_this_thread};
-use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter_core::backend::{BackingObject, Checked};
-use diopter_core::engine::Engine;
-use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
-use diopter_core::map::Identity;
-use diopter_core::stripe::Striping;
+use diopter_core::engine::target::Access;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_os::file::DirectSupport;
 use diopter_os::residency::residency;
 use diopter_os::space::advise_dont_need;
 use diopter_testkit::env;
 
+pub mod simulated;
+
+use simulated::Simulated;
+
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 const READ_MIN: u64 = RoutePolicy::HYBRID_READ_BYTES_MIN;
 const WRITE_MIN: u64 = RoutePolicy::HYBRID_WRITE_BYTES_MIN;
-const BLOCKS: Blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
 
-/// A simulated file on an engine.
-struct Bench {
-    engine: Engine,
-    target: TargetRef,
-}
+/// A simulated file, and the requests of these tests.
+struct Bench(Simulated);
 
 fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap()
 }
 
 /// Both of the engine's policy and of the file's own word.
-fn bench(policy: RoutePolicy, own: Option<RoutePolicy>, objects: u32) -> Bench {
-    let world = World::new((0..objects).map(|_| Disk::new(64 * MIB, 512, 512)).collect());
-    let slab = Engine::slab();
-    let config = SimConfig {
-        seed: 1,
-        depth_max: 64,
-        latency_min_ns: 0,
-        latency_spread_ns: 0,
-        mebibyte_ns: 0,
-        faults: Faults::NONE,
-        faulty: None,
-    };
-    let sim = Box::new(Sim::new(&slab, &world, config));
-    let backend = Box::new(Checked::new(sim, &slab));
-    let policies = Policies { route: policy, ..Policies::default() };
-    let engine = Engine::on_backend(slab, backend, policies);
-    let access = Access { read: true, write: true, route: own, ..Access::default() };
-    let target = if objects == 1 {
-        Target::alone(world.object(0), Identity, BLOCKS, access)
-    } else {
-        let striping = Striping::new(MIB, size(u64::from(objects))).unwrap();
-        let backings = (0..objects).map(|number| {
-            let backing: std::sync::Arc<dyn BackingObject> =
-                std::sync::Arc::new(world.object(number));
-            backing
-        });
-        Target::striped(backings.collect(), striping, BLOCKS, access)
-    };
-    Bench { engine, target }
+fn bench(route: RoutePolicy, own: Option<RoutePolicy>, objects: u32) -> Bench {
+    let policies = Policies { route, ..Policies::default() };
+    Bench(Simulated::new(policies, Access { route: own, ..Access::default() }, objects))
 }
 
 impl Bench {
     fn run(&self, request: Request) -> diopter::Route {
-        self.engine.start(&self.target, request).unwrap();
-        let finished = self.engine.wait(Duration::from_secs(3600)).unwrap().unwrap();
-        finished.check_whole().unwrap();
-        finished.route()
+        self.0.run(request).route()
     }
 
     fn write(&self, offset: u64, length: u64) -> diopter::Route {
@@ -86,7 +51,7 @@ impl Bench {
     }
 
     fn counters(&self) -> HybridCounters {
-        self.target.as_ref().hybrid_counters()
+        self.0.target.as_ref().hybrid_counters()
     }
 
     /// Eight writes and two reads of half the threshold, then as many of exactly the threshold.

@@ -362,7 +362,7 @@ impl Pending {
     }
 
     /// Readies it for its first phase; vectors keep their capacity.
-    pub(crate) fn begin_phases(&mut self, target: &Target, cached_to: u64) {
+    pub(crate) fn begin_phases(&mut self, target: &Target) {
         self.state = match self.op {
             RequestOp::Read => State::NextWindow,
             RequestOp::Write => State::AwaitsLock,
@@ -370,7 +370,7 @@ impl Pending {
         };
         self.at = self.range.start();
         self.limit = None;
-        (self.cached_to, self.looks) = (cached_to, cached_to > self.range.start());
+        (self.cached_to, self.looks) = (0, false);
         self.appends = self.op == RequestOp::Write && target.kernel_appends();
         let WindowState { ends, stops_at_ends, is_serial, ends_in_block, .. } = &mut self.window;
         ends.clear();
@@ -427,7 +427,7 @@ impl Pending {
             State::SingleCached => IoPath::Buffered(DetourReason::Cached),
             _ => IoPath::Direct,
         };
-        self.begin_phases(target, 0);
+        self.begin_phases(target);
         let WindowState { range, path, span, queues, is_built, .. } = &mut self.window;
         (*range, *path, *span, *is_built) = (self.range, its_path, self.range, true);
         queues.clear();
@@ -566,6 +566,12 @@ impl Order {
     pub fn new(op: RequestOp, admitted: Admitted, flags: RwFlags) -> Order {
         let Admitted { range, cached_to, .. } = admitted;
         Order { op, range, flags, cached_to }
+    }
+
+    /// As [`Admitted::starts_cached`](crate::engine::admit::Admitted).
+    #[inline]
+    pub(crate) fn starts_cached(&self) -> bool {
+        self.cached_to > self.range.start()
     }
 
     /// A flush.

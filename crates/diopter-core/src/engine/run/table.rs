@@ -23,7 +23,7 @@ use crate::error::IoError;
 use crate::inode_lock::{Hold, InodeLock};
 use crate::outcome::{Route, paint};
 use crate::policy::Policies;
-use crate::request::{FinishedRequest, RequestId, RequestOp, Way};
+use crate::request::{FinishedRequest, RequestId, RequestOp, SimplePath};
 use crate::stripe::StridedRange;
 use crate::sync::Arc;
 use crate::units::{Bytes, to_usize};
@@ -140,7 +140,8 @@ impl Table {
         let pending = &mut self.entries[place];
         pending.memory = memory;
         let id = pending.target.expect("an occupied place");
-        pending.begin_phases(self.targets.get(id), order.cached_to);
+        pending.begin_phases(self.targets.get(id));
+        (pending.cached_to, pending.looks) = (order.cached_to, order.starts_cached());
     }
 
     /// Ends a request of one bio if the bio has moved all bytes. Returns false for any other
@@ -391,10 +392,10 @@ impl Table {
                 return finished;
             }
             if route == Route::all_bounced(length) {
-                return finished.on(Way::Bounced);
+                return finished.on(SimplePath::Bounced);
             }
             if route == Route::all_cached(length) {
-                return finished.on(Way::Cached);
+                return finished.on(SimplePath::Cached);
             }
         }
         let (result, outcome) = report::conclude(pending);
