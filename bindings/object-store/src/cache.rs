@@ -5,13 +5,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, IoSliceMut};
 use std::num::NonZero;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
-use diopter_os::residency::residency;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -62,15 +60,6 @@ impl Recent {
         let place = usize::try_from(hash % RECENT_MAX as u64).expect("less than 2^16");
         (&places[place], hash)
     }
-}
-
-/// Returns true if all pages of the range are in the page cache. If the kernel does not say so,
-/// because the file is of another user (cachestat(2)), they are taken not to be.
-pub(crate) fn is_resident(file: &File, range: &Range<u64>, size: u64) -> bool {
-    let length = range.end - range.start;
-    let Ok(found) = residency(file.as_fd(), range.start, length, size) else { return false };
-    let page = u64::from(found.page_size);
-    found.pages_cached >= range.end.div_ceil(page) - range.start / page
 }
 
 /// Memory of the ranges of a call.

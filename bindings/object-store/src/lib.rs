@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use diopter::engine::{RoutePolicy, default_route};
 use futures_util::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -47,9 +48,9 @@ const SMALL_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
-    /// Small ranges that are in the page cache are read from it, and a small range that is read a
-    /// second time is read into it, unless memory is short. Everything else is direct. Small
-    /// objects are written through the page cache, unless memory is short.
+    /// Ranges that are in the page cache are read from it, and a small range that is read a second
+    /// time is read into it, unless memory is short. Everything else is direct. Small objects are
+    /// written through the page cache, unless memory is short.
     #[default]
     Hybrid,
     /// Nothing, except the last block of an object, where it is not full.
@@ -86,20 +87,25 @@ impl Default for DiopterFileSystem {
 }
 
 impl From<LocalFileSystem> for DiopterFileSystem {
-    /// Serves the same directory. Set [`DiopterFileSystem::with_fsync`] again.
+    /// Serves the same directory, by the route that `DIOPTER_ROUTE` of the environment says
+    /// ([`default_route`]): direct, else hybrid. Set [`DiopterFileSystem::with_fsync`] again.
     fn from(names: LocalFileSystem) -> DiopterFileSystem {
-        DiopterFileSystem {
-            names,
-            route: Route::Hybrid,
-            is_durable: false,
-            residents: residents(SMALL_BYTES_MAX),
-        }
+        let route = match default_route() {
+            Ok(RoutePolicy::Adaptive) => Route::Hybrid,
+            _ => Route::Direct,
+        };
+        let residents = residents(route, SMALL_BYTES_MAX);
+        DiopterFileSystem { names, route, is_durable: false, residents }
     }
 }
 
-fn residents(bytes_max: u64) -> Arc<Residents> {
+fn residents(route: Route, small_bytes_max: u64) -> Arc<Residents> {
+    let (bytes_max, route) = match route {
+        Route::Hybrid => (small_bytes_max, RoutePolicy::Adaptive),
+        Route::Direct | Route::Cached => (0, RoutePolicy::Direct),
+    };
     let (recent, pressure) = (Recent::default(), Pressure::of_this_machine());
-    Arc::new(Residents { bytes_max, recent, pressure })
+    Arc::new(Residents { bytes_max, route, recent, pressure })
 }
 
 impl DiopterFileSystem {
@@ -144,9 +150,8 @@ impl DiopterFileSystem {
     /// Sets which data goes through the page cache.
     #[must_use]
     pub fn with_route(mut self, route: Route) -> DiopterFileSystem {
-        let bytes_max = if route == Route::Hybrid { SMALL_BYTES_MAX } else { 0 };
         self.route = route;
-        self.residents = residents(bytes_max);
+        self.residents = residents(route, SMALL_BYTES_MAX);
         self
     }
 
@@ -154,7 +159,7 @@ impl DiopterFileSystem {
     #[must_use]
     pub fn with_small_bytes_max(mut self, bytes: u64) -> DiopterFileSystem {
         self.route = Route::Hybrid;
-        self.residents = residents(bytes);
+        self.residents = residents(self.route, bytes);
         self
     }
 

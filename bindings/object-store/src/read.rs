@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use diopter::engine::RoutePolicy;
 use diopter::{FileRange, RangeBatch};
+use diopter_os::residency::is_cached;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use object_store::{GetResult, GetResultPayload, Result};
 
@@ -28,6 +31,8 @@ const UNIT_BYTES: u64 = 4096;
 pub(crate) struct Residents {
     /// Longer ranges are read directly; 0 for all.
     pub bytes_max: u64,
+    /// The route of what is not read from the page cache here.
+    pub route: RoutePolicy,
     pub recent: Recent,
     pub pressure: Pressure,
 }
@@ -47,13 +52,18 @@ impl Residents {
         if range.end - range.start > self.bytes_max {
             return Way::Direct;
         }
-        if cache::is_resident(file, range, id.size) {
+        if is_cached(file.as_fd(), (range.start, range.end), || Ok(id.size)).unwrap_or(false) {
             return Way::Resident;
         }
         if self.recent.has((id.device, id.inode), range.start) && !self.pressure.is_high() {
             return Way::Admitted;
         }
         Way::Direct
+    }
+
+    /// Opens an open file for reads by the route: the same inode, whatever has the name now.
+    pub fn open(&self, file: File) -> Option<diopter::File> {
+        diopter::File::options().route(self.route).open_descriptor(file.into()).ok()
     }
 
     /// Notes a direct read. All ranges of a call have their way before: two of them that share a
@@ -128,8 +138,7 @@ impl Ranges {
         if read.contains(&None) {
             let missing = ranges.iter().zip(&read).filter(|(_, read)| read.is_none());
             missing.for_each(|(range, _)| residents.note(id, range));
-            // The same inode, whatever has the name now.
-            let Ok(opened) = diopter::File::try_from(file) else { return Ok(None) };
+            let Some(opened) = residents.open(file) else { return Ok(None) };
             direct = Some(opened);
         }
         Ok(Some(Ranges { path, ranges, read, direct }))
@@ -191,7 +200,7 @@ fn open_stream(
         Way::Direct => {}
     }
     residents.note(id, &range);
-    let direct = diopter::File::try_from(file.try_clone().ok()?).ok()?;
+    let direct = residents.open(file.try_clone().ok()?)?;
     Some(stream_of(direct, path.to_owned(), range))
 }
 

@@ -83,8 +83,9 @@ impl Ground {
         let file = self.path("stalls");
         std::fs::write(&file, stalls).unwrap();
         let pressure = Pressure::of_files(file, PathBuf::from("/proc/meminfo"));
-        let (bytes_max, recent) = (self.store.residents.bytes_max, Recent::default());
-        self.store.residents = Arc::new(Residents { bytes_max, recent, pressure });
+        let Residents { bytes_max, route, .. } = *self.store.residents;
+        let recent = Recent::default();
+        self.store.residents = Arc::new(Residents { bytes_max, route, recent, pressure });
         self
     }
 }
@@ -211,6 +212,21 @@ async fn a_route_that_was_chosen_holds_for_every_length() {
     assert_eq!(ground.pages("data"), 1024);
     cached.put(&Path::from("new"), PutPayload::from(vec![7; 4 << 20])).await.unwrap();
     assert_eq!(ground.pages("new"), 1024);
+}
+
+#[tokio::test]
+async fn a_long_range_that_is_cached_comes_from_the_cache_on_the_hybrid_route_alone() {
+    let Some(ground) = Ground::new() else { return };
+    ground.cold("data", 4 << 20);
+    ground.warm("data", 0..4 << 20);
+    for (route, finds) in [(Route::Hybrid, true), (Route::Direct, false)] {
+        let store = ground.store.clone().with_route(route);
+        let read = store.get_ranges(&Path::from("data"), &[0..3 << 20]).await.unwrap();
+        assert_eq!(read[0].len(), 3 << 20);
+        let file = store.residents.open(File::open(ground.path("data")).unwrap()).unwrap();
+        file.read_ranges(&[diopter::FileRange::new(0, 3 << 20)]).remove(0).unwrap();
+        assert_eq!(file.adaptive_counters().found > 0, finds, "{route:?}");
+    }
 }
 
 #[tokio::test]

@@ -172,7 +172,7 @@ impl File {
         let options = settings.options(flags)?;
         let name = path.clone().unbind();
         let opened = if let Ok(fd) = path.extract::<i32>() {
-            py.detach(|| of_descriptor(fd))
+            py.detach(|| of_descriptor(fd, &options))
         } else {
             let path = path_of(path)?;
             py.detach(|| open(&path, &options, image))

@@ -3,7 +3,7 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use diopter::engine::RoutePolicy;
+use diopter::engine::{RoutePolicy, default_route};
 use diopter::images::{Image, InsideName, split_name};
 use diopter::{File, OpenOptions};
 use pyo3::exceptions::PyValueError;
@@ -76,7 +76,12 @@ impl Settings {
             }
         }
         match self.route.as_deref() {
-            None | Some("direct") => {}
+            None => {
+                let route = default_route();
+                let route = route.map_err(|error| PyValueError::new_err(error.to_string()))?;
+                options.route(route);
+            }
+            Some("direct") => drop(options.route(RoutePolicy::Direct)),
             Some("buffered") => drop(options.route(RoutePolicy::Buffered)),
             Some("hybrid") => drop(options.route(RoutePolicy::HYBRID)),
             Some("adaptive") => drop(options.route(RoutePolicy::Adaptive)),
@@ -99,8 +104,8 @@ pub fn open(path: &Path, options: &OpenOptions, is_image: bool) -> Result<File, 
     })
 }
 
-/// Makes a file of a duplicate of a descriptor.
-pub fn of_descriptor(fd: i32) -> Result<File, Failure> {
+/// Makes a file of a duplicate of a descriptor, whose access counts.
+pub fn of_descriptor(fd: i32, options: &OpenOptions) -> Result<File, Failure> {
     // SAFETY: no memory is passed. The call fails for a number without a descriptor.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
@@ -110,7 +115,7 @@ pub fn of_descriptor(fd: i32) -> Result<File, Failure> {
     }
     // SAFETY: a new descriptor, which nothing else has.
     let copy = unsafe { OwnedFd::from_raw_fd(copy) };
-    Ok(File::try_from(copy)?)
+    Ok(options.open_descriptor(copy)?)
 }
 
 /// Returns the path of a `str`, `bytes` or `os.PathLike`.

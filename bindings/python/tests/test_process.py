@@ -23,9 +23,78 @@ from conftest import skip
 MIB = 1 << 20
 
 
-def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run(code: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, with variables of the environment."""
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    env = {name: value for name, value in os.environ.items() if name != "DIOPTER_ROUTE"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=env | variables
+    )
+
+
+#: Reads a file that is all cached, by each door that reads, and prints the bytes that the device
+#: was asked for.
+READS_WHAT_IS_CACHED = """
+    import sys, diopter_io, fsspec
+    path, route = sys.argv[1], sys.argv[2] or None
+    data = open(path, "rb").read()
+    def device():
+        for line in open("/proc/self/io"):
+            if line.startswith("read_bytes:"):
+                return int(line.split()[1])
+    before = device()
+    with diopter_io.open(path, route=route) as file:
+        assert file.read_at(1 << 20, 4096) == data[4096 : 4096 + (1 << 20)]
+        assert file.read_ranges([(100, 5000), (1 << 20, 8192)]) == [
+            data[100:5100], data[1 << 20 : (1 << 20) + 8192]
+        ]
+        assert file.reader().read(1 << 20) == data[: 1 << 20]
+    files = fsspec.filesystem("dio", route=route)
+    assert files.cat_file(path) == data
+    with files.open(path) as file:
+        assert file.read() == data
+    with open(path, "rb") as given:
+        assert diopter_io.open(given.fileno(), route=route).read_at(1 << 20, 0) == data[: 1 << 20]
+    print(device() - before)
+"""
+
+
+def test_what_is_cached_is_read_from_the_page_cache_unless_the_route_is_direct(
+    tmp_path: pathlib.Path,
+) -> None:
+    pytest.importorskip("fsspec")
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(4 * MIB))
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.close(file)
+
+    def device(route: str, **variables: str) -> int:
+        done = run(READS_WHAT_IS_CACHED, path, route, **variables)
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    all_direct = device("direct")
+    if all_direct == 0:
+        skip("direct", f"the file system of {tmp_path} has no direct I/O")
+    assert all_direct > 10 * MIB
+    assert device("") == 0
+    assert device("adaptive", DIOPTER_ROUTE="direct") == 0
+    assert device("", DIOPTER_ROUTE="direct") == all_direct
+    assert device("", DIOPTER_ROUTE="adaptive") == 0
+
+
+def test_an_unknown_route_in_the_environment_is_a_value_error(path: pathlib.Path) -> None:
+    path.write_bytes(b"x")
+    code = """
+        import sys, diopter_io
+        try:
+            diopter_io.open(sys.argv[1])
+        except ValueError as error:
+            print(error)
+    """
+    done = run(code, path, DIOPTER_ROUTE="fast")
+    assert "DIOPTER_ROUTE" in done.stdout and "adaptive or direct" in done.stdout, done.stderr
 
 
 def test_a_child_of_fork_uses_its_parents_files(

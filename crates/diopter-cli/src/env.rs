@@ -11,11 +11,14 @@ pub const LOG: &str = "DIOPTER_LOG";
 /// The library of `dio run`; `--preload` overrides it.
 pub const PRELOAD: &str = "DIOPTER_PRELOAD";
 
+/// The route of copies; the library reads it.
+pub const ROUTE: &str = "DIOPTER_ROUTE";
+
 /// The directory of the library of `dio run`, set while `dio` is built.
 pub const LIBDIR: Option<&str> = option_env!("DIOPTER_LIBDIR");
 
 /// Names for users of `dio`.
-const NAMES: [&str; 3] = [BACKEND, LOG, PRELOAD];
+const NAMES: [&str; 4] = [BACKEND, LOG, PRELOAD, ROUTE];
 
 /// `dio run --all`, to its library.
 pub const RUN_ALL: &str = "DIOPTER_RUN_ALL";
@@ -70,7 +73,7 @@ impl Environment {
                 LOG => environment.log = is_set.then_some(value),
                 "NO_COLOR" => environment.has_no_color = is_set,
                 "TERM" => environment.is_dumb = value == "dumb",
-                PRELOAD => {}
+                PRELOAD | ROUTE => {}
                 known if OTHER_NAMES.contains(&known) || RUN_NAMES.contains(&known) => {}
                 unknown if unknown.starts_with("DIOPTER_") => {
                     environment.unknown.push(name.into_owned())
@@ -115,7 +118,7 @@ mod tests {
             of(&[("DIOPTER_SEED", "1"), ("DIOPTER_Z", "1"), ("DIOPTER_A", ""), ("HOME", "/")]);
         assert_eq!(found.unknown, ["DIOPTER_A", "DIOPTER_Z"]);
         let expected = "DIOPTER_A in the environment is unknown and has no effect; dio reads \
-                        DIOPTER_BACKEND, DIOPTER_LOG and DIOPTER_PRELOAD";
+                        DIOPTER_BACKEND, DIOPTER_LOG, DIOPTER_PRELOAD and DIOPTER_ROUTE";
         assert_eq!(found.warnings().first().map(String::as_str), Some(expected));
     }
 

@@ -445,7 +445,7 @@ fn an_unknown_variable_is_warned_about_and_changes_nothing() {
         output.stderr
     };
     let words = "dio: warning: DIOPTER_BACKEN in the environment is unknown and has no effect; \
-                 dio reads DIOPTER_BACKEND, DIOPTER_LOG and DIOPTER_PRELOAD\n";
+                 dio reads DIOPTER_BACKEND, DIOPTER_LOG, DIOPTER_PRELOAD and DIOPTER_ROUTE\n";
     assert_eq!(with(&[("DIOPTER_BACKEN", "threads")]), words);
     assert_eq!(with(&[("DIOPTER_BACKEN", "threads"), ("DIOPTER_LOG", "error")]), "");
     let tests = ["CHECK", "HAVE", "REQUIRE", "SEED", "SEEDS", "SOAK"];

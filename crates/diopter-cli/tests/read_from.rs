@@ -4,6 +4,7 @@
 mod cp_support;
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use cp_support::*;
+use diopter_os::residency::residency;
+use diopter_os::space::advise_dont_need;
 use diopter_testkit::machine::{FileSystem, Mount};
 use diopter_testkit::slow_fuse::SlowMount;
 use serde_json::Value;
@@ -76,6 +79,58 @@ fn read_back_in(dir: &Path) -> (Vec<Value>, String) {
     let copied = cp(&["-v", "--verify", "--reflink=never"], &one, &copy);
     assert!(copied.status.success(), "{}", message(&copied));
     (places, String::from_utf8(copied.stdout).unwrap())
+}
+
+/// Copies a file and returns the bytes of the source that were direct and buffered, and why.
+fn read_by(source: &Path, route: Option<&str>, options: &[&str]) -> (u64, u64, Value) {
+    let target = source.with_extension("copy");
+    let mut cp = command();
+    cp.env_remove("DIOPTER_ROUTE").envs(route.map(|route| ("DIOPTER_ROUTE", route)));
+    cp.args(["cp", "--json", "--reflink=never"]).args(options).args([source, &target]);
+    let read = document(&cp.output().unwrap())["route"]["read"].clone();
+    assert!(std::fs::read(&target).unwrap() == std::fs::read(source).unwrap());
+    (read["direct"].as_u64().unwrap(), read["buffered"].as_u64().unwrap(), read["why"].clone())
+}
+
+#[test]
+fn a_copy_takes_what_is_cached_of_its_source_unless_it_is_verified_or_told_otherwise() {
+    let Some(mount) = mounted(EXT4, "defaults") else { return };
+    let source = mount.path().join("source");
+    let size = 5 * MIB + 4096;
+    let nothing = serde_json::json!([]);
+    std::fs::write(&source, content(7, usize::try_from(size).unwrap())).unwrap();
+    // It has just been written: all of it is cached, and dirty.
+    assert_eq!(read_by(&source, None, &[]), (0, size, serde_json::json!(["cached"])));
+    assert_eq!(pages(&source).1, 0, "its dirty pages were written back");
+    assert_eq!(read_by(&source, Some("adaptive"), &[]).1, size);
+    assert_eq!(read_by(&source, Some("direct"), &[]), (size, 0, nothing.clone()));
+    assert_eq!(read_by(&source, None, &["--verify"]), (size, 0, nothing.clone()));
+    let file = File::open(&source).unwrap();
+    advise_dont_need(file.as_fd(), 0, 0).unwrap();
+    assert_eq!(read_by(&source, None, &[]), (size, 0, nothing));
+    assert_eq!(std::fs::read(&source).unwrap().len() as u64, size, "all of it is cached");
+    for check in [&["sum"][..], &["verify", "source.copy"]] {
+        let mut dio = command();
+        dio.current_dir(mount.path()).args(check).args(["source", "--json"]);
+        let found = document(&dio.output().unwrap());
+        let buffered = found.get("buffered_bytes").unwrap_or(&found["files"][0]["buffered_bytes"]);
+        assert_eq!(buffered.as_u64(), Some(0), "{check:?}: {found}");
+    }
+}
+
+#[test]
+fn an_unknown_route_in_the_environment_is_refused() {
+    let output = command().env("DIOPTER_ROUTE", "fast").args(["cp", "a", "b"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = message(&output);
+    assert!(text.contains("DIOPTER_ROUTE") && text.contains("adaptive or direct"), "{text}");
+}
+
+/// The pages of a file that are cached, and those of them that are dirty.
+fn pages(path: &Path) -> (u64, u64) {
+    let file = File::open(path).unwrap();
+    let found = residency(file.as_fd(), 0, 0, file.metadata().unwrap().len()).unwrap();
+    (found.pages_cached, found.pages_dirty.expect("cachestat"))
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use diopter::Errno;
+use diopter::{Errno, FileRange};
 use diopter_os::space;
 use rustix::io::{IoSliceMut, ReadWriteFlags, retry_on_intr};
 
@@ -25,19 +25,25 @@ pub fn read_all(file: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), Errno> {
 /// Writes dirty pages back, as the kernel does before a direct read. It also write-protects them:
 /// the next store through a mapping is a page fault, which changes the time of the file.
 fn write_back(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    unless_impossible(space::sync_file_range_wait(file, 0, 0))
+    is_written_back(file, FileRange::new(0, 0)).map(|_| ())
+}
+
+/// As [`write_back`] for the pages of a range; an empty range is the whole file. Returns false
+/// where that is impossible: the file has no page cache, or a sandbox refuses the call.
+pub fn is_written_back(file: BorrowedFd<'_>, range: FileRange) -> Result<bool, Errno> {
+    unless_impossible(space::sync_file_range_wait(file, range.start(), range.length()))
 }
 
 /// Starts to write a new file back: the flush of many files then waits for the device once.
 pub fn start_write_back(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    unless_impossible(space::start_write_back(file))
+    unless_impossible(space::start_write_back(file)).map(|_| ())
 }
 
-fn unless_impossible(written: Result<(), Errno>) -> Result<(), Errno> {
+fn unless_impossible(written: Result<(), Errno>) -> Result<bool, Errno> {
     match written {
         // A file without a page cache, or a sandbox without the call.
-        Err(Errno::EINVAL | Errno::ESPIPE | Errno::ENOSYS | Errno::EPERM) => Ok(()),
-        written => written,
+        Err(Errno::EINVAL | Errno::ESPIPE | Errno::ENOSYS | Errno::EPERM) => Ok(false),
+        written => written.map(|()| true),
     }
 }
 

@@ -2,19 +2,23 @@
 //! bytes are moved by `pump` of the core.
 
 use std::future::Future;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use diopter::engine::{BackendChoice, DepthReport};
+use diopter::engine::{BackendChoice, DepthReport, RoutePolicy, default_route};
 use diopter::internals::EngineRequest;
 use diopter::internals::Progress;
 use diopter::internals::{Event, Host, Limits, Pass, Pump, Step, Stopped};
-use diopter::{Engine, EngineOptions, Errno, Error, File, FileRange, IoBuf, Request, SetupError};
+use diopter::{
+    Engine, EngineOptions, Errno, Error, File, FileRange, IoBuf, IoError, Request, SetupError,
+};
 
 use crate::content::{ContentHash, Hashing};
 use crate::flow::{Moved, Transfer, Zeros};
 use crate::pace::Pace;
+use crate::passing;
 use crate::shape::Shape;
 use crate::stop::Signal;
 use crate::tuning::{Now, Tuning};
@@ -25,6 +29,9 @@ const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// Files from this size on have their buffers pinned once, and not for each request. For a smaller
 /// file, pinning them all costs more than it saves.
 const REGISTERED_BYTES_MIN: u64 = 64 << 20;
+
+/// Blocks of the source that are written back at a time, so that the device has enough to do.
+const BLOCKS_WRITTEN_BACK: u64 = 8;
 
 /// How far a transfer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +139,7 @@ impl Pipeline {
             self.tuning.interrupt(transfer.target.is_some());
         }
         let pass = pass_of(&transfer, self.shape);
+        let cached = cached_source(&transfer);
         let job = Job {
             engine: &self.engine,
             hash: ContentHash::new(transfer.hashing),
@@ -140,6 +148,9 @@ impl Pipeline {
             tuning: &mut self.tuning,
             pace: &mut self.pace,
             moved: Moved::default(),
+            data: FileRange::new(0, 0),
+            cached,
+            not_written_back: None,
             watch,
             signal: None,
         };
@@ -255,6 +266,14 @@ fn drive(engine: &Engine, pump: &mut Pump<Job<'_>>) -> Result<(), Halted> {
     }
 }
 
+/// Returns the source if its cached bytes may be copied from the page cache: a copy of a plain
+/// file, whose pages can be written back before. What is hashed comes from the device.
+fn cached_source<'r>(transfer: &Transfer<'r>) -> Option<BorrowedFd<'r>> {
+    let is_default = matches!(default_route(), Ok(RoutePolicy::Adaptive));
+    let is_copied = transfer.target.is_some() && transfer.hashing == Hashing::Off;
+    if is_default && is_copied { transfer.source.plain_fd() } else { None }
+}
+
 /// A task that is polled after each turn of its engine, and is not woken.
 fn idle() -> Context<'static> {
     Context::from_waker(Waker::noop())
@@ -269,6 +288,12 @@ struct Job<'r> {
     tuning: &'r mut Tuning,
     pace: &'r mut Pace,
     moved: Moved,
+    /// The rest of a range of the source that has data.
+    data: FileRange,
+    /// The source, if its cached bytes are copied from the page cache.
+    cached: Option<BorrowedFd<'r>>,
+    /// The pages of the source that could not be written back, and the cause.
+    not_written_back: Option<IoError>,
     watch: Watch<'r>,
     signal: Option<Signal>,
 }
@@ -288,7 +313,10 @@ impl Job<'_> {
                 Interruption::Write(self.target().explain_error(error))
             }
             Halted::Stopped(Stopped::Flush(error)) => Interruption::Flush(error.into()),
-            Halted::Stopped(Stopped::Seek(errno)) => Interruption::Seek(errno),
+            Halted::Stopped(Stopped::Seek(errno)) => match &self.not_written_back {
+                Some(error) => Interruption::Read(Error::Io(error.clone())),
+                None => Interruption::Seek(errno),
+            },
             Halted::Stopped(Stopped::Memory(errno)) => Interruption::Memory(errno),
             Halted::Stopped(Stopped::SourceChanged) => Interruption::SourceChanged,
         }
@@ -298,6 +326,23 @@ impl Job<'_> {
     fn finish(self) -> Moved {
         let size = self.transfer.size;
         Moved { hash: self.hash.map(|hash| hash.finish(size)), ..self.moved }
+    }
+
+    /// Writes dirty pages of the source back before they are read from the page cache, as the
+    /// kernel does before a direct read: a store through a mapping then changes the time of the
+    /// file.
+    fn write_back(&mut self, range: FileRange) -> Result<(), Errno> {
+        let Some(source) = self.cached else { return Ok(()) };
+        match passing::is_written_back(source, range) {
+            Ok(true) => {}
+            Ok(false) => self.cached = None,
+            Err(errno) => {
+                let error = IoError::new(errno, range, "write-back of the source");
+                self.not_written_back = Some(error);
+                return Err(errno);
+            }
+        }
+        Ok(())
     }
 
     fn report(&mut self, milestone: Milestone) {
@@ -310,6 +355,7 @@ impl<'r> Host for Job<'r> {
     type Operation = EngineRequest<'r>;
 
     fn read(&mut self, request: Request) -> EngineRequest<'r> {
+        let request = request.adaptive(self.cached.is_some());
         EngineRequest::start(self.engine, self.transfer.source, request)
     }
 
@@ -322,8 +368,20 @@ impl<'r> Host for Job<'r> {
     }
 
     fn next_data(&mut self) -> Result<Option<FileRange>, Errno> {
-        let found = self.transfer.segments.next(self.transfer.source)?;
-        Ok(found.map(|range| FileRange::new(range.start, range.end)))
+        if self.data.is_empty() {
+            match self.transfer.segments.next(self.transfer.source)? {
+                Some(found) => self.data = FileRange::new(found.start, found.end),
+                None => return Ok(None),
+            }
+        }
+        let length = match self.cached {
+            Some(_) => self.data.length().min(self.shape.block * BLOCKS_WRITTEN_BACK),
+            None => self.data.length(),
+        };
+        let next = FileRange::at(self.data.start(), length);
+        self.data = FileRange::new(next.end(), self.data.end());
+        self.write_back(next)?;
+        Ok(Some(next))
     }
 
     fn limits(&mut self) -> Limits {

@@ -14,7 +14,7 @@ from ._asyncio import submit
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-    from ._types import Path
+    from ._types import Path, Route
 
 #: Bytes of a read that asks for "all".
 READ_BYTES = 8 << 20
@@ -109,7 +109,7 @@ def open(  # noqa: A001
     striped: bool = False,
     image: bool = False,
     sync: Literal["data", "all"] | None = None,
-    route: Literal["direct", "adaptive", "buffered", "hybrid"] | None = None,
+    route: Route | None = None,
 ) -> File:
     """Open a file for direct I/O.
 
@@ -121,7 +121,8 @@ def open(  # noqa: A001
     against other processes that open with it. ``striped`` opens striped files as well as plain
     ones, and ``image`` accepts ``IMAGE::/PATH``. ``sync`` makes each write durable: its data, or
     all metadata too. ``route`` sends requests past the page cache, through it, or by size; ``adaptive`` reads
-    what the page cache has from there, and all else directly.
+    what the page cache has from there, and all else directly. Without it the route is that of the
+    environment variable ``DIOPTER_ROUTE``, ``adaptive`` or ``direct``; else ``adaptive``.
     """
     return File(
         path,

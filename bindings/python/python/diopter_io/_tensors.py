@@ -14,7 +14,7 @@ from . import _native
 if TYPE_CHECKING:
     import numpy as np
 
-    from ._types import Array, Path
+    from ._types import Array, Path, Route
 
 #: Bytes before the header, which have its length.
 PREFIX_BYTES = 8
@@ -141,8 +141,13 @@ def _read(file: _native.File, ranges: list[tuple[int, int]], stop: int) -> _nati
     return memory
 
 
-def load_safetensors(path: Path, names: Iterable[str] | None = None) -> dict[str, Array]:
-    """Load the tensors of a safetensors file as numpy arrays, past the page cache.
+def load_safetensors(
+    path: Path, names: Iterable[str] | None = None, *, route: Route | None = None
+) -> dict[str, Array]:
+    """Load the tensors of a safetensors file as numpy arrays.
+
+    What is in the page cache is taken from there, and all else is read past it; ``route`` as for
+    ``open`` sets another route.
 
     All arrays are in one aligned buffer of huge pages, and none is copied: one array that is kept
     keeps the whole buffer. Copy it to keep it alone. ``names`` loads a part of the file, and the
@@ -155,7 +160,7 @@ def load_safetensors(path: Path, names: Iterable[str] | None = None) -> dict[str
     """
     import numpy as np
 
-    with _native_open(path) as file:
+    with _native_open(path, route) as file:
         tensors = _header(file)
         if names is not None:
             wanted = set(names)
@@ -187,8 +192,8 @@ def load_safetensors(path: Path, names: Iterable[str] | None = None) -> dict[str
 class _native_open:  # noqa: N801
     """A file for reading that is closed at the end of the block."""
 
-    def __init__(self, path: Path) -> None:
-        self.file = _native.File(path)
+    def __init__(self, path: Path, route: Route | None) -> None:
+        self.file = _native.File(path, route=route)
 
     def __enter__(self) -> _native.File:
         return self.file

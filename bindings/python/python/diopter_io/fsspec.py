@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsspec.compression import compr
 from fsspec.core import get_compression
@@ -21,6 +21,9 @@ from ._files import File, Reader, Writer
 from ._files import open as _open
 from ._native import read_batch
 from ._tools import copy
+
+if TYPE_CHECKING:
+    from ._types import Route
 
 #: Bytes that a copy to or from a stream moves at once.
 COPY_BYTES = 8 << 20
@@ -68,10 +71,17 @@ class _DioWriter(Writer):
 class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
     """Local files whose bytes move by direct I/O.
 
-    ``auto_mkdir`` makes missing directories, as that of fsspec's local file system.
+    ``auto_mkdir`` makes missing directories, as that of fsspec's local file system. ``route`` is the
+    route of all files, as that of ``diopter_io.open``.
     """
 
     protocol = "dio"
+
+    def __init__(
+        self, auto_mkdir: bool = False, *, route: Route | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(auto_mkdir=auto_mkdir, **kwargs)
+        self.route = route
 
     @property
     def fsid(self) -> str:
@@ -96,7 +106,7 @@ class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
             )
         if self.auto_mkdir and plain != "r":
             self.makedirs(self._parent(path), exist_ok=True)
-        file = _open(path, plain)
+        file = _open(path, plain, route=self.route)
         stream: Any
         if plain == "r":
             stream = _DioReader(self, path, file)
@@ -135,7 +145,7 @@ class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
     ) -> bytes:
-        with _open(self._strip_protocol(path)) as file:
+        with _open(self._strip_protocol(path), route=self.route) as file:
             at, stop = _bounds(start, end, file.size)
             return file.read_at(stop - at, at)
 
@@ -161,7 +171,7 @@ class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
             files: dict[str, File | OSError] = {}
             for index, path in enumerate(map(self._strip_protocol, paths)):
                 if path not in files:
-                    files[path] = _opened(path, stack)
+                    files[path] = _opened(path, self.route, stack)
                 file = files[path]
                 if isinstance(file, OSError):
                     found[index] = file
@@ -182,10 +192,10 @@ class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
             file.write(value)
 
 
-def _opened(path: str, stack: contextlib.ExitStack) -> File | OSError:
+def _opened(path: str, route: Route | None, stack: contextlib.ExitStack) -> File | OSError:
     """Open a file up to the end of a block, or return why not."""
     try:
-        return stack.enter_context(_open(path))
+        return stack.enter_context(_open(path, route=route))
     except OSError as error:
         return error
 

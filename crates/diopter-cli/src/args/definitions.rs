@@ -69,6 +69,7 @@ const ABOUT_ALL: &str = "\
 Environment:
   DIOPTER_BACKEND  the backend; --backend overrides it
   DIOPTER_LOG      the filter of messages on standard error; --log overrides it
+  DIOPTER_ROUTE    `direct`: cp reads nothing from the page cache; else `adaptive`
   NO_COLOR         disables colours, unless --color=always
 
 Exit status:
@@ -145,11 +146,14 @@ pub enum Command {
     Schema(SchemaArgs),
 }
 
-/// Copy files by direct I/O, past the page cache
+/// Copy files by direct I/O
 ///
 /// Writes to a temporary name in the target's directory, flushes, renames, and flushes the
 /// directory: the target's name always has the complete old or the complete new content. Holes are
 /// kept; mode, times, ownership and extended attributes with -a or --preserve, as cp does.
+///
+/// Bytes of a source that are in the page cache are copied from there, but not with --verify, and
+/// not if the variable DIOPTER_ROUTE is `direct`.
 ///
 /// Below a directory on the command line, symbolic links are not followed, in SRC without -L and in
 /// DST: a link is copied as a link, and a link that has a file's name is replaced.

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use diopter::BackendKind;
+use diopter::engine::default_route;
 
 use diopter_copy::{Attribute, Follow, Options, Preserve, WhenThere};
 
@@ -44,6 +45,7 @@ impl Settings {
         environment: &Environment,
         is_terminal: bool,
     ) -> Result<Settings, String> {
+        default_route().map_err(|error| error.to_string())?;
         Ok(Settings {
             is_coloured: is_coloured(common.color, environment, is_terminal),
             filter: filter_of(common, environment)?,

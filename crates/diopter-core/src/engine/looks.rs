@@ -1,11 +1,11 @@
 //! Looks of an open file at its pages in the page cache, and when the next one is due. Only reads
 //! under [`RoutePolicy::Adaptive`](crate::policy::RoutePolicy::Adaptive) look.
 //!
-//! A look is a system call, and its cost grows with the pages that it finds. So a look is at
-//! 2 MiB at most; and where many looks in a row at small reads have found nothing, that
-//! result is kept for the next few small reads. A wrong result costs time and nothing else, as long
-//! as the kernel keeps the page cache and direct I/O of a local file coherent. It does not promise
-//! that for pages that a process stores to through a mapping at the same time.
+//! A look is a system call, and its cost grows with the pages that it finds. So a look is at 2
+//! MiB at most; and where many looks in a row at small reads have found nothing, that result is
+//! kept for the next few small reads. A wrong result costs time and nothing else, as long as the
+//! kernel keeps the page cache and direct I/O of a local file coherent. It does not promise that
+//! for pages that a process stores to through a mapping at the same time.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{FileRange, align_down};

@@ -57,6 +57,21 @@ impl TryFrom<OwnedFd> for File {
     type Error = Error;
 
     fn try_from(fd: OwnedFd) -> Result<File> {
+        OpenOptions::new().open_descriptor(fd)
+    }
+}
+
+impl OpenOptions {
+    /// Takes an open descriptor for direct I/O, as
+    /// [`TryFrom<OwnedFd>`](File#impl-TryFrom<OwnedFd>-for-File). Access, appending and durability
+    /// are those of the descriptor. Of the options, those count that are the file's own:
+    /// [`strict`](OpenOptions::strict), [`route`](OpenOptions::route),
+    /// [`shared_writers`](OpenOptions::shared_writers) and
+    /// [`io_priority`](OpenOptions::io_priority).
+    ///
+    /// # Errors
+    /// `SetupError`, as for the conversion, and `EINVAL` for a strict file without direct I/O.
+    pub fn open_descriptor(&self, fd: OwnedFd) -> Result<File> {
         let flags = file::flags_of_descriptor(fd.as_fd())
             .map_err(|errno| SetupError::new("take the descriptor", None, errno, ""))?;
         let (opened, given) = open_for(fd, flags).map_err(|failure| {
@@ -72,11 +87,12 @@ impl TryFrom<OwnedFd> for File {
             (false, true) => RwFlags::DSYNC,
             (false, false) => RwFlags::NONE,
         };
-        let access =
-            Access { read, write, append: append && write, durability, ..Access::default() };
+        let access = Access { read, write, append: append && write, durability, ..self.access };
         let mut options = OpenOptions::new();
         options.access = access;
-        Ok(options.assemble(options.examine(opened), given))
+        let examined = options.examine(opened);
+        options.check_strict(examined.direct, None)?;
+        Ok(options.assemble(examined, given))
     }
 }
 

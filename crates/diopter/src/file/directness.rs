@@ -1,14 +1,12 @@
 //! The state of direct I/O on an open file: what opening it found out, a trial on request, and a
 //! sample of its large reads.
 
-use std::os::fd::{AsFd, BorrowedFd};
-
 use diopter_core::engine::with_thread_engine;
 use diopter_core::policy::RoutePolicy;
 use diopter_core::sync::{AtomicU64, Ordering};
 use diopter_os::Lent;
 use diopter_os::buf::populate;
-use diopter_os::file::{self, DirectSupport, FileKind};
+use diopter_os::file::{self, DirectSupport};
 use diopter_os::residency::{ResidencySource, residency};
 
 use super::File;
@@ -91,7 +89,8 @@ impl File {
         let route = self.inner.target.access.route.unwrap_or_else(of_engine);
         let is_direct =
             matches!(self.direct_support(), DirectSupport::Full | DirectSupport::ReadsOnly);
-        if route != RoutePolicy::Direct || !is_direct {
+        let may_be_direct = matches!(route, RoutePolicy::Direct | RoutePolicy::Adaptive);
+        if !may_be_direct || !is_direct {
             return None;
         }
         let sample = &self.inner.sample;
@@ -115,12 +114,8 @@ impl File {
     /// Returns how many pages of a range are in the page cache; `None` where the kernel does not
     /// show them, and for a file that is not one object.
     fn pages(&self, (offset, length): (u64, u64)) -> Option<u64> {
-        let [object] = &self.inner.objects[..] else { return None };
-        if object.kind() != FileKind::Regular || self.inner.target.size_fixed().is_some() {
-            return None;
-        }
-        let fd: BorrowedFd<'_> = object.file().as_fd();
-        let found = residency(fd, offset, length, offset.saturating_add(length)).ok()?;
+        let found =
+            residency(self.plain_fd()?, offset, length, offset.saturating_add(length)).ok()?;
         (found.source == ResidencySource::Cachestat).then_some(found.pages_cached)
     }
 }

@@ -3,6 +3,7 @@
 
 mod asynchronous;
 mod cursor;
+mod default_route;
 mod descriptor;
 mod directness;
 #[cfg(feature = "images")]
@@ -58,6 +59,7 @@ use crate::error::{Error, Result};
 pub use asynchronous::register_buffers_for_futures;
 pub use asynchronous::{AsyncDriver, RequestFuture, SyncFuture, TransferFuture, use_for_futures};
 pub use cursor::FileCursor;
+pub use default_route::default_route;
 use directness::{SAMPLED_BYTES_MIN, Sample};
 #[cfg(feature = "images")]
 pub use image::Image;

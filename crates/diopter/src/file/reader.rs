@@ -14,7 +14,7 @@ use diopter_core::stream::block_on;
 use diopter_core::units::{align_down, align_up, to_u64};
 
 use crate::error::Result;
-use crate::file::{AsyncDriver, File, RequestFuture, cursor};
+use crate::file::{AsyncDriver, File, RequestFuture, cursor, default_route};
 
 /// Bytes of one request once the reading is known to be sequential: a huge page, which is one
 /// segment for the device.
@@ -139,6 +139,7 @@ impl Source for FileSource {
     type Read = Fetch;
 
     fn read(&mut self, request: Request, urgency: Urgency) -> Fetch {
+        let request = default_route::take(request);
         let request = match urgency {
             Urgency::Now if self.blocks => match read_here(&self.file, request) {
                 Ok(result) => return Fetch::Here(Some(result)),

@@ -9,6 +9,7 @@ use diopter_core::engine::target::Target;
 use diopter_core::engine::wait::Deadline;
 use diopter_core::limits::{INODE_LOCK_WAIT_MAX, WAIT_SLICE};
 use diopter_core::sync::Arc;
+use diopter_os::file::FileKind;
 
 use crate::file::{File, Inner};
 
@@ -63,6 +64,19 @@ impl File {
     #[must_use]
     pub fn local_fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.named().map(AsFd::as_fd)
+    }
+
+    /// Returns the descriptor for direct I/O of a plain file of this machine. Returns `None` for a
+    /// device, a striped file, a file inside an image and an object of a cluster. What the kernel
+    /// says of a range of the descriptor, it says of the range of the file.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn plain_fd(&self) -> Option<BorrowedFd<'_>> {
+        let inner = &self.inner;
+        let [object] = &inner.objects[..] else { return None };
+        let is_part = inner.is_striped() || inner.target.size_fixed().is_some();
+        let is_plain = object.kind() == FileKind::Regular && !is_part;
+        is_plain.then(|| object.file().as_fd())
     }
 }
 

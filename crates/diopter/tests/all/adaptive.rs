@@ -241,9 +241,9 @@ fn reads_of_a_cold_file_add_no_page_and_reads_of_a_cached_part_come_from_it() {
 }
 
 #[test]
-fn a_reader_and_ranges_follow_the_route_of_the_file() {
+fn a_reader_and_ranges_take_what_is_cached_unless_the_file_says_direct() {
     use std::io::Read;
-    for (route, finds) in [(None, false), (Some(RoutePolicy::Adaptive), true)] {
+    for (route, finds) in [(None, true), (Some(RoutePolicy::Direct), false)] {
         let Some((dir, _)) = file(RoutePolicy::Direct) else { return };
         let path = dir.path().join("file");
         let mut options = File::options();

@@ -9,11 +9,11 @@ use diopter_core::units::{FileRange, align_down, to_u64, to_usize};
 use diopter_os::{AnyBuf, BufPart, Errno};
 
 use crate::error::{Error, Result};
-use crate::file::File;
 use crate::file::ranges::memory::Memory;
 use crate::file::ranges::plan::{self, Group, Rule, Wanted};
 use crate::file::ranges::reads::cover;
 use crate::file::ranges::run::Job;
+use crate::file::{File, default_route};
 
 /// The most bytes of a request for several ranges: a copy of more costs more than a request.
 const JOINED_BYTES_MAX: u64 = 64 << 10;
@@ -91,12 +91,12 @@ impl Fills {
         let fail = |errno| IoError::new(errno, group.range, "memory of a read");
         if let Some(index) = self.alone(group) {
             let buffer = self.buffers[index].take().ok_or_else(|| fail(Errno::EIO))?;
-            return Ok(Request::read(group.range.start(), buffer));
+            return Ok(default_route::take(Request::read(group.range.start(), buffer)));
         }
         let file = &self.files[group.file];
         let (read, blocks) = (cover(file, group.range), file.inner.target.blocks);
         let part = self.memory.part(read.length(), blocks.read.max(blocks.memory));
-        Ok(Request::read(read.start(), part.map_err(fail)?))
+        Ok(default_route::take(Request::read(read.start(), part.map_err(fail)?)))
     }
 
     /// Copies what was read together to the memory of each range.

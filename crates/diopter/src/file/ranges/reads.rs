@@ -10,11 +10,11 @@ use diopter_core::units::{FileRange, align_down, to_usize};
 use diopter_os::{BufPart, Errno};
 
 use crate::error::{Error, Result};
-use crate::file::File;
 use crate::file::ranges::RangeBytes;
 use crate::file::ranges::memory::Memory;
 use crate::file::ranges::plan::{self, Group, Rule, Wanted};
 use crate::file::ranges::run::Job;
+use crate::file::{File, default_route};
 
 /// The most bytes of a request for several ranges.
 const JOINED_BYTES_MAX: u64 = 1 << 20;
@@ -65,7 +65,10 @@ impl Job for Reads {
             let read = cover(file, group.range);
             let blocks = file.inner.target.blocks;
             match self.memory.part(read.length(), blocks.read.max(blocks.memory)) {
-                Ok(part) => return Some((group, file.clone(), Request::read(read.start(), part))),
+                Ok(part) => {
+                    let request = default_route::take(Request::read(read.start(), part));
+                    return Some((group, file.clone(), request));
+                }
                 Err(errno) => {
                     let error = IoError::new(errno, group.range, "memory of a read");
                     self.fail(&group, error.into());
