@@ -36,12 +36,18 @@ impl NewBytes {
         Ok(NewBytes { object: Some(object), base, length })
     }
 
-    /// Copies `bytes` into it from `at` on, as far as it reaches.
-    pub fn copy_from(&mut self, at: usize, bytes: &[u8]) {
+    /// Copies `bytes` into it from `at` on, as far as it reaches; returns how many.
+    pub fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.length.saturating_sub(at));
         let to = self.base.as_ptr().wrapping_add(at);
         // SAFETY: `count` bytes from `at` on are in the object, which no other code has seen.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, count) };
+        count
+    }
+
+    /// Returns the number of bytes.
+    pub fn len(&self) -> usize {
+        self.length
     }
 
     /// Returns the first `count` bytes. Only a short read costs a copy.

@@ -33,7 +33,8 @@ mod _native {
     use crate::writer::WriteBehind;
 
     #[pymodule_init]
-    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         crate::interpreter::check()
     }
 }

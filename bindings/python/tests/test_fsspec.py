@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 import os
 import pathlib
+import random
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -192,3 +195,45 @@ def test_a_copy_of_a_file_to_itself_is_refused(
         with pytest.raises(shutil.SameFileError):
             fs.cp_file(str(path), str(target))
     assert path.read_bytes() == data
+
+
+def test_threads_that_share_a_stream_read_where_each_of_them_has_set_it(
+    path: pathlib.Path, content: Callable[[int], bytes]
+) -> None:
+    data = content(1 << 20)
+    interval = sys.getswitchinterval()
+    with fsspec.open(f"dio://{path}", "rb") as file:
+
+        def read_many(seed: int) -> int:
+            positions = random.Random(seed)
+            wrong = 0
+            for _ in range(300):
+                at, length = positions.randrange(len(data)), positions.randrange(1, 5000)
+                file.seek(at)
+                wrong += file.read(length) != data[at : at + length]
+            return wrong
+
+        try:
+            sys.setswitchinterval(1e-6)
+            with concurrent.futures.ThreadPoolExecutor(8) as threads:
+                assert sum(threads.map(read_many, range(8))) == 0
+        finally:
+            sys.setswitchinterval(interval)
+
+
+def test_a_stream_goes_on_in_another_thread(
+    path: pathlib.Path, content: Callable[[int], bytes]
+) -> None:
+    data = content(300_000)
+    with (
+        fsspec.open(f"dio://{path}", "rb") as file,
+        concurrent.futures.ThreadPoolExecutor(1) as one,
+        concurrent.futures.ThreadPoolExecutor(1) as other,
+    ):
+        found = [thread.submit(file.read, 1000).result() for thread in (one, other, one, other)]
+        assert b"".join(found) == data[:4000]
+        assert one.submit(file.seek, 7).result() == 7
+        assert other.submit(file.tell).result() == 7
+        assert other.submit(file.read, 10).result() == data[7:17]
+        assert file.tell() == 17
+        assert one.submit(file.read, 3).result() == data[17:20], "the other thread has gone on"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ._asyncio import set_in_flight
 from ._files import File, Reader, Writer, open, outcome
-from ._native import AbandonedWrite, Buffer, Outcome
+from ._native import AbandonedWrite, Buffer, Outcome, __version__
 from ._tensors import load_safetensors, save_safetensors
 from ._tools import CopyError, copy, explain, probe, stripe_create
 
@@ -24,6 +24,7 @@ __all__ = [
     "Outcome",
     "Reader",
     "Writer",
+    "__version__",
     "copy",
     "explain",
     "load_safetensors",

@@ -230,25 +230,23 @@ class Reader(_Stream):
         """Read ``size`` bytes, or all up to the end of the file."""
         if size is None or size < 0:
             return self.readall()
-        left = max(self._left(), READ_BYTES)
-        memory = bytearray(min(size, left))
-        count = self.readinto(memory)
-        del memory[count:]
-        return bytes(memory)
+        return self._take(min(size, max(self._left(), READ_BYTES)))
 
     def read1(self, size: int = -1, /) -> bytes:
         """Read up to ``size`` bytes."""
         return self.read(io.DEFAULT_BUFFER_SIZE if size < 0 else size)
 
     def readall(self) -> bytes:
-        self._check()
-        memory = bytearray(self._left())
-        done = self.readinto(memory)
-        del memory[done:]
+        found = self._take(self._left())
         # The file may have grown.
-        while done and (more := self.read(READ_BYTES)):
-            memory += more
-        return bytes(memory)
+        while found and (more := self.read(READ_BYTES)):
+            found += more
+        return found
+
+    def _take(self, length: int) -> bytes:
+        found = self._stream().read(length, self._at)
+        self._at += len(found)
+        return found
 
     def peek(self, size: int = 0, /) -> bytes:
         """Return bytes at the position without moving it."""

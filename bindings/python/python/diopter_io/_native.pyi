@@ -28,6 +28,8 @@ __all__ = [
     "use_backend",
 ]
 
+__version__: str
+
 _Path = str | bytes | PathLike[str] | PathLike[bytes]
 _Range = tuple[int, int]
 
@@ -115,6 +117,7 @@ class ReadAhead:
 
     def __new__(cls, file: File) -> ReadAhead: ...
     def readinto(self, buffer: _Bytes, offset: int) -> int: ...
+    def read(self, length: int, offset: int) -> bytes: ...
     def forget(self) -> None: ...
 
 @final

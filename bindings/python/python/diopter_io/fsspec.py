@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,17 @@ COPY_BYTES = 8 << 20
 
 
 class _DioReader(Reader):
-    """A stream that reads, and has its file to itself."""
+    """A stream that reads, and has its file to itself.
+
+    Threads may share it, as those of DuckDB do: a position that a thread has set is that of its next
+    read, whatever positions other threads set and read from in between. A read of a thread that has
+    set none begins where the last read or ``seek`` of any thread has ended.
+    """
 
     def __init__(self, fs: DioFileSystem, path: str, file: File) -> None:
+        self._own = threading.local()
+        #: Reads that began at the position of all threads: they end what a thread has set before.
+        self._turns = 0
         super().__init__(file)
         self.fs, self.path, self.size, self.blocksize = fs, path, file.size, COPY_BYTES
 
@@ -43,6 +52,37 @@ class _DioReader(Reader):
     @closed.setter
     def closed(self, value: bool) -> None:
         """Ignore what the caches of fsspec set after they closed the stream."""
+
+    def _set(self) -> int | None:
+        """Return the position that this thread has set for its next read."""
+        at, turns = getattr(self._own, "set", (None, 0))
+        return at if turns == self._turns else None
+
+    @property
+    def _at(self) -> int:
+        at = self._set()
+        return self._end if at is None else at
+
+    @_at.setter
+    def _at(self, at: int) -> None:
+        if self._set() is None:
+            self._turns += 1
+        self._own.set = (None, 0)
+        self._end = at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        at = self._end = self._target(offset, whence)
+        self._own.set = (at, self._turns)
+        self._stream().forget()
+        return at
+
+    def _take(self, length: int) -> bytes:
+        at = self._set()
+        if at is None:
+            return super()._take(length)
+        found = self._file.read_at(length, at)
+        self._at = at + len(found)
+        return found
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         """Read a range, for the caches of fsspec."""
