@@ -88,7 +88,8 @@ impl Default for DiopterFileSystem {
 
 impl From<LocalFileSystem> for DiopterFileSystem {
     /// Serves the same directory, by the route that `DIOPTER_ROUTE` of the environment says
-    /// ([`default_route`]): direct, else hybrid. Set [`DiopterFileSystem::with_fsync`] again.
+    /// ([`default_route`]): hybrid for `adaptive` or none, else direct. Set
+    /// [`DiopterFileSystem::with_fsync`] again.
     fn from(names: LocalFileSystem) -> DiopterFileSystem {
         let route = match default_route() {
             Ok(RoutePolicy::Adaptive) => Route::Hybrid,

@@ -46,7 +46,7 @@ impl ReadAhead {
         if let Some(memory) = memory {
             memory.0.release(py);
         }
-        Ok(count)
+        count
     }
 
     /// Returns `length` bytes from `offset` on, fewer only at the end of the file. The caller has
@@ -60,7 +60,7 @@ impl ReadAhead {
         let (length, offset) = (unsigned(length, "length")?, unsigned(offset, "offset")?);
         let length = usize::try_from(length)?;
         let (count, memory) = self.serve(py, NewBytes::new(py, length)?, offset)?;
-        memory.unwrap_or_else(NewBytes::empty).finish(py, count)
+        memory.unwrap_or_else(NewBytes::empty).finish(py, count?)
     }
 
     /// Forgets what was read ahead.
@@ -106,7 +106,7 @@ impl ReadAhead {
         py: Python<'_>,
         mut memory: M,
         offset: u64,
-    ) -> PyResult<(usize, Option<M>)> {
+    ) -> PyResult<(PyResult<usize>, Option<M>)> {
         let Some(mut state) = self.swap(None) else {
             return direct(py, &self.opened, memory, offset);
         };
@@ -115,7 +115,7 @@ impl ReadAhead {
         match filled? {
             // The error belongs to these bytes, or to later ones of a request ahead.
             None => direct(py, &self.opened, memory, offset),
-            Some(count) => Ok((count, Some(memory))),
+            Some(count) => Ok((Ok(count), Some(memory))),
         }
     }
 }
@@ -126,11 +126,10 @@ fn direct<M: Parts>(
     opened: &Opened,
     memory: M,
     offset: u64,
-) -> PyResult<(usize, Option<M>)> {
+) -> PyResult<(PyResult<usize>, Option<M>)> {
     let mut future = opened.file.request_async(Request::read(offset, memory));
     let (result, memory) = settled::<M>(opened, Waiter::new().wait(py, &mut future)?);
-    let count = result.map_err(|failure| failure.raise(py, &opened.name))?;
-    Ok((count, memory))
+    Ok((result.map_err(|failure| failure.raise(py, &opened.name)), memory))
 }
 
 /// Fills `memory` from `at` on. Returns `None` if a request failed and nothing was copied.

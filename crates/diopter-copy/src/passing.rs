@@ -25,12 +25,13 @@ pub fn read_all(file: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), Errno> {
 /// Writes dirty pages back, as the kernel does before a direct read. It also write-protects them:
 /// the next store through a mapping is a page fault, which changes the time of the file.
 fn write_back(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    is_written_back(file, FileRange::new(0, 0)).map(|_| ())
+    write_back_range(file, FileRange::new(0, 0)).map(|_| ())
 }
 
-/// As [`write_back`] for the pages of a range; an empty range is the whole file. Returns false
-/// where that is impossible: the file has no page cache, or a sandbox refuses the call.
-pub fn is_written_back(file: BorrowedFd<'_>, range: FileRange) -> Result<bool, Errno> {
+/// As [`write_back`] for the pages of a range, or of all that follows its start if it is empty.
+/// Returns false where that is impossible: the file has no page cache, or a sandbox refuses the
+/// call.
+pub fn write_back_range(file: BorrowedFd<'_>, range: FileRange) -> Result<bool, Errno> {
     unless_impossible(space::sync_file_range_wait(file, range.start(), range.length()))
 }
 

@@ -332,12 +332,16 @@ impl Job<'_> {
     /// kernel does before a direct read: a store through a mapping then changes the time of the
     /// file.
     fn write_back(&mut self, range: FileRange) -> Result<(), Errno> {
-        let Some(source) = self.cached else { return Ok(()) };
-        match passing::is_written_back(source, range) {
+        let Some(source) = self.cached.filter(|_| range.end() > self.transfer.write_from) else {
+            return Ok(());
+        };
+        match passing::write_back_range(source, range) {
             Ok(true) => {}
             Ok(false) => self.cached = None,
             Err(errno) => {
-                let error = IoError::new(errno, range, "write-back of the source");
+                // The error is one of the file, and not of a range.
+                let file = FileRange::new(0, self.transfer.size);
+                let error = IoError::new(errno, file, "write-back of the source");
                 self.not_written_back = Some(error);
                 return Err(errno);
             }
@@ -374,12 +378,13 @@ impl<'r> Host for Job<'r> {
                 None => return Ok(None),
             }
         }
-        let length = match self.cached {
-            Some(_) => self.data.length().min(self.shape.block * BLOCKS_WRITTEN_BACK),
-            None => self.data.length(),
-        };
-        let next = FileRange::at(self.data.start(), length);
-        self.data = FileRange::new(next.end(), self.data.end());
+        let (start, end) = (self.data.start(), self.data.end());
+        let part = self.shape.block * BLOCKS_WRITTEN_BACK;
+        // At a multiple of a block, where the requests end too.
+        let part_end = (start / part + 1) * part;
+        let next =
+            FileRange::new(start, if self.cached.is_some() { end.min(part_end) } else { end });
+        self.data = FileRange::new(next.end(), end);
         self.write_back(next)?;
         Ok(Some(next))
     }

@@ -218,8 +218,9 @@ class Reader(_Stream):
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
-        count = self._stream().readinto(buffer, self._at)
-        self._at += count
+        at = self._at
+        count = self._stream().readinto(buffer, at)
+        self._at = at + count
         return count
 
     def readinto1(self, buffer: Buffer, /) -> int:
@@ -230,39 +231,41 @@ class Reader(_Stream):
         """Read ``size`` bytes, or all up to the end of the file."""
         if size is None or size < 0:
             return self.readall()
-        return self._take(min(size, max(self._left(), READ_BYTES)))
+        at = self._at
+        found = self._fetch(min(size, max(self._left(at), READ_BYTES)), at)
+        self._at = at + len(found)
+        return found
 
     def read1(self, size: int = -1, /) -> bytes:
         """Read up to ``size`` bytes."""
         return self.read(io.DEFAULT_BUFFER_SIZE if size < 0 else size)
 
     def readall(self) -> bytes:
-        found = self._take(self._left())
+        at = self._at
+        found = self._fetch(self._left(at), at)
         # The file may have grown.
-        while found and (more := self.read(READ_BYTES)):
+        while found and (more := self._fetch(READ_BYTES, at + len(found))):
             found += more
+        self._at = at + len(found)
         return found
 
-    def _take(self, length: int) -> bytes:
-        found = self._stream().read(length, self._at)
-        self._at += len(found)
-        return found
+    def _fetch(self, length: int, at: int) -> bytes:
+        return self._stream().read(length, at)
 
     def peek(self, size: int = 0, /) -> bytes:
         """Return bytes at the position without moving it."""
         at = self.tell()
-        found = self.read(size if size > 0 else io.DEFAULT_BUFFER_SIZE)
-        self._at = at
-        return found
+        size = size if size > 0 else io.DEFAULT_BUFFER_SIZE
+        return self._fetch(min(size, max(self._left(at), READ_BYTES)), at)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         self._at = self._target(offset, whence)
         self._stream().forget()
         return self._at
 
-    def _left(self) -> int:
+    def _left(self, at: int) -> int:
         self._check()
-        return max(self._file.size - self._at, 0)
+        return max(self._file.size - at, 0)
 
     def close(self) -> None:
         if not self.closed and self._ahead is not None:

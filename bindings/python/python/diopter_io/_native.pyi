@@ -14,6 +14,7 @@ __all__ = [
     "Outcome",
     "ReadAhead",
     "WriteBehind",
+    "__version__",
     "close_engines",
     "copy_json",
     "explain_json",

@@ -1,4 +1,4 @@
-"""``dio://``: local files for fsspec, past the page cache.
+"""``dio://``: local files for fsspec, by direct I/O.
 
 Names, directories and attributes are those of fsspec's local file system. Reads, writes and copies
 are diopter's. Importing this module needs fsspec.
@@ -33,15 +33,13 @@ COPY_BYTES = 8 << 20
 class _DioReader(Reader):
     """A stream that reads, and has its file to itself.
 
-    Threads may share it, as those of DuckDB do: a position that a thread has set is that of its next
-    read, whatever positions other threads set and read from in between. A read of a thread that has
-    set none begins where the last read or ``seek`` of any thread has ended.
+    Threads may share it, as those of DuckDB do: a position that a thread has set by ``seek`` is that
+    of its next ``read`` or ``readinto``, whatever other threads do in between. Any other read begins
+    where the last read or ``seek`` of any thread has ended.
     """
 
     def __init__(self, fs: DioFileSystem, path: str, file: File) -> None:
         self._own = threading.local()
-        #: Reads that began at the position of all threads: they end what a thread has set before.
-        self._turns = 0
         super().__init__(file)
         self.fs, self.path, self.size, self.blocksize = fs, path, file.size, COPY_BYTES
 
@@ -53,36 +51,30 @@ class _DioReader(Reader):
     def closed(self, value: bool) -> None:
         """Ignore what the caches of fsspec set after they closed the stream."""
 
-    def _set(self) -> int | None:
+    def _sought(self) -> int | None:
         """Return the position that this thread has set for its next read."""
-        at, turns = getattr(self._own, "set", (None, 0))
-        return at if turns == self._turns else None
+        return getattr(self._own, "sought", None)
 
     @property
     def _at(self) -> int:
-        at = self._set()
-        return self._end if at is None else at
+        sought = self._sought()
+        return self._end if sought is None else sought
 
     @_at.setter
     def _at(self, at: int) -> None:
-        if self._set() is None:
-            self._turns += 1
-        self._own.set = (None, 0)
+        self._own.sought = None
         self._end = at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         at = self._end = self._target(offset, whence)
-        self._own.set = (at, self._turns)
+        self._own.sought = at
         self._stream().forget()
         return at
 
-    def _take(self, length: int) -> bytes:
-        at = self._set()
-        if at is None:
-            return super()._take(length)
-        found = self._file.read_at(length, at)
-        self._at = at + len(found)
-        return found
+    def _fetch(self, length: int, at: int) -> bytes:
+        if self._sought() is None:
+            return super()._fetch(length, at)
+        return self._file.read_at(length, at)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         """Read a range, for the caches of fsspec."""
@@ -112,7 +104,7 @@ class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
     """Local files whose bytes move by direct I/O.
 
     ``auto_mkdir`` makes missing directories, as that of fsspec's local file system. ``route`` is the
-    route of all files, as that of ``diopter_io.open``.
+    route of the files that it opens, as that of ``diopter_io.open``. Copies follow ``DIOPTER_ROUTE``.
     """
 
     protocol = "dio"

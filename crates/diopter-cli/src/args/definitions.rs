@@ -69,7 +69,7 @@ const ABOUT_ALL: &str = "\
 Environment:
   DIOPTER_BACKEND  the backend; --backend overrides it
   DIOPTER_LOG      the filter of messages on standard error; --log overrides it
-  DIOPTER_ROUTE    `direct`: cp reads nothing from the page cache; else `adaptive`
+  DIOPTER_ROUTE    `direct`: cp takes nothing of a big file from the page cache
   NO_COLOR         disables colours, unless --color=always
 
 Exit status:

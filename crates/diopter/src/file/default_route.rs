@@ -29,7 +29,7 @@ pub fn default_route() -> Result<RoutePolicy, SetupError> {
     route.ok_or_else(|| SetupError::new(what, None, Errno::EINVAL, remedy))
 }
 
-/// Has a read of a reader or a range take the default route.
-pub(super) fn take(read: Request) -> Request {
+/// Gives a read of a reader or a range the default route.
+pub(super) fn apply(read: Request) -> Request {
     read.adaptive(matches!(default_route(), Ok(RoutePolicy::Adaptive)))
 }

@@ -70,7 +70,7 @@ impl OpenOptions {
     /// [`io_priority`](OpenOptions::io_priority).
     ///
     /// # Errors
-    /// `SetupError`, as for the conversion, and `EINVAL` for a strict file without direct I/O.
+    /// `SetupError`, as for the conversion, and `EOPNOTSUPP` for a strict file without direct I/O.
     pub fn open_descriptor(&self, fd: OwnedFd) -> Result<File> {
         let flags = file::flags_of_descriptor(fd.as_fd())
             .map_err(|errno| SetupError::new("take the descriptor", None, errno, ""))?;

@@ -139,7 +139,7 @@ impl Source for FileSource {
     type Read = Fetch;
 
     fn read(&mut self, request: Request, urgency: Urgency) -> Fetch {
-        let request = default_route::take(request);
+        let request = default_route::apply(request);
         let request = match urgency {
             Urgency::Now if self.blocks => match read_here(&self.file, request) {
                 Ok(result) => return Fetch::Here(Some(result)),

@@ -91,12 +91,12 @@ impl Fills {
         let fail = |errno| IoError::new(errno, group.range, "memory of a read");
         if let Some(index) = self.alone(group) {
             let buffer = self.buffers[index].take().ok_or_else(|| fail(Errno::EIO))?;
-            return Ok(default_route::take(Request::read(group.range.start(), buffer)));
+            return Ok(default_route::apply(Request::read(group.range.start(), buffer)));
         }
         let file = &self.files[group.file];
         let (read, blocks) = (cover(file, group.range), file.inner.target.blocks);
         let part = self.memory.part(read.length(), blocks.read.max(blocks.memory));
-        Ok(default_route::take(Request::read(read.start(), part.map_err(fail)?)))
+        Ok(default_route::apply(Request::read(read.start(), part.map_err(fail)?)))
     }
 
     /// Copies what was read together to the memory of each range.

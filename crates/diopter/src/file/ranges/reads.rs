@@ -66,7 +66,7 @@ impl Job for Reads {
             let blocks = file.inner.target.blocks;
             match self.memory.part(read.length(), blocks.read.max(blocks.memory)) {
                 Ok(part) => {
-                    let request = default_route::take(Request::read(read.start(), part));
+                    let request = default_route::apply(Request::read(read.start(), part));
                     return Some((group, file.clone(), request));
                 }
                 Err(errno) => {
