@@ -3,6 +3,9 @@
 /// Bytes that a wrong size is too large by.
 pub(super) const TOO_LARGE_BY: u64 = 5000;
 
+/// The byte that cannot be read or written where a sector is bad.
+pub(super) const BAD_BYTE: u64 = 200_000;
+
 /// Longest content of a symbolic link with [`Odd::ShortLinks`].
 pub(super) const SHORT_LINK_BYTES_MAX: usize = 100;
 
@@ -63,12 +66,16 @@ pub enum Odd {
     NoStatfs,
     /// Files are read and written through the page cache, unless they are open with O_DIRECT.
     Cached,
+    /// A read that contains byte 200,000 fails: EIO.
+    BadRead,
+    /// A write that contains byte 200,000 fails: EIO.
+    BadWrite,
 }
 
 impl Odd {
     /// Those that may change any way to bytes. Not `ListsLowerCase` and `ShortLinks`, which change
     /// nothing where names are short and of lower case.
-    pub const ALL: [Odd; 25] = [
+    pub const ALL: [Odd; 27] = [
         Odd::ShortReads,
         Odd::ShortBlocks,
         Odd::ShortWrites,
@@ -94,5 +101,7 @@ impl Odd {
         Odd::SyncFails,
         Odd::NoStatfs,
         Odd::Cached,
+        Odd::BadRead,
+        Odd::BadWrite,
     ];
 }

@@ -17,7 +17,7 @@ use fuser::{
 use diopter_os::file::O_DIRECT;
 
 use super::Shared;
-use super::behaviour::{Odd, SHORT_LINK_BYTES_MAX, TOO_LARGE_BY};
+use super::behaviour::{BAD_BYTE, Odd, SHORT_LINK_BYTES_MAX, TOO_LARGE_BY};
 use super::tree::{Content, Node, Tree};
 use crate::fuse::{give, lock, read_at, to_usize, write_at};
 
@@ -62,6 +62,12 @@ impl OddFiles {
         Ok(())
     }
 
+    /// Refuses a transfer of the bad byte.
+    fn touched(&self, odd: Odd, offset: u64, length: usize) -> Result<(), Errno> {
+        let range = offset..offset + u64::try_from(length).expect("64-bit");
+        if range.contains(&BAD_BYTE) { self.refused(odd, Errno::EIO) } else { Ok(()) }
+    }
+
     /// Returns how many of `length` bytes a read or write moves.
     fn moves(&self, length: usize, is_write: bool) -> usize {
         let half = (length / 2).max(1);
@@ -94,6 +100,7 @@ impl OddFiles {
 
     fn write_bytes(&self, number: INodeNo, offset: u64, bytes: &[u8]) -> Result<u32, Errno> {
         let moved = &bytes[..self.moves(bytes.len(), true)];
+        self.touched(Odd::BadWrite, offset, moved.len())?;
         let mut tree = self.tree();
         let file = tree.node(number)?.bytes()?;
         write_at(file, offset, moved);
@@ -324,7 +331,9 @@ impl Filesystem for OddFiles {
             self.asked(flags)?;
             let mut tree = self.tree();
             let bytes = tree.node(number)?.bytes()?;
-            Ok(read_at(bytes, offset, self.moves(to_usize(size.into()), false)).to_vec())
+            let moved = read_at(bytes, offset, self.moves(to_usize(size.into()), false));
+            self.touched(Odd::BadRead, offset, moved.len())?;
+            Ok(moved.to_vec())
         };
         match read() {
             Ok(bytes) => reply.data(&bytes),
