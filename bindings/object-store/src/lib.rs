@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use diopter::engine::{RoutePolicy, default_route};
+use diopter::engine::{RoutePolicy, is_adaptive_by_default};
 use futures_util::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -88,13 +88,10 @@ impl Default for DiopterFileSystem {
 
 impl From<LocalFileSystem> for DiopterFileSystem {
     /// Serves the same directory, by the route that `DIOPTER_ROUTE` of the environment says
-    /// ([`default_route`]): hybrid for `adaptive` or none, else direct. Set
+    /// ([`diopter::engine::default_route`]): hybrid for `adaptive` or none, else direct. Set
     /// [`DiopterFileSystem::with_fsync`] again.
     fn from(names: LocalFileSystem) -> DiopterFileSystem {
-        let route = match default_route() {
-            Ok(RoutePolicy::Adaptive) => Route::Hybrid,
-            _ => Route::Direct,
-        };
+        let route = if is_adaptive_by_default() { Route::Hybrid } else { Route::Direct };
         let residents = residents(route, SMALL_BYTES_MAX);
         DiopterFileSystem { names, route, is_durable: false, residents }
     }

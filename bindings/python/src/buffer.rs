@@ -110,13 +110,22 @@ impl Filled {
 
     /// Copies `bytes` into it from `at` on, as far as it reaches; returns how many.
     pub fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
-        let count = bytes.len().min(self.0.length.saturating_sub(at));
-        let to = self.0.base.as_ptr().wrapping_add(at);
-        // SAFETY: `count` bytes from `at` on are in the export, which is writable. `bytes` is
-        // memory of the engine's.
-        unsafe { std::ptr::copy(bytes.as_ptr(), to, count) };
-        count
+        // SAFETY: the export has `length` bytes and is writable.
+        unsafe { copy_into(self.0.base, self.0.length, at, bytes) }
     }
+}
+
+/// Copies `bytes` into memory of `length` bytes from `at` on, as far as it reaches; returns how
+/// many.
+///
+/// # Safety
+/// `length` bytes from `base` on may be written.
+pub unsafe fn copy_into(base: NonNull<u8>, length: usize, at: usize, bytes: &[u8]) -> usize {
+    let count = bytes.len().min(length.saturating_sub(at));
+    let to = base.as_ptr().wrapping_add(at);
+    // SAFETY: `count` bytes from `at` on are in the memory. The ranges may overlap.
+    unsafe { std::ptr::copy(bytes.as_ptr(), to, count) };
+    count
 }
 
 impl Taken {

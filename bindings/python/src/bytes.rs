@@ -7,6 +7,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::buffer::copy_into;
+
 /// A `bytes` object that is being filled.
 #[derive(Debug)]
 pub struct NewBytes {
@@ -38,16 +40,8 @@ impl NewBytes {
 
     /// Copies `bytes` into it from `at` on, as far as it reaches; returns how many.
     pub fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
-        let count = bytes.len().min(self.length.saturating_sub(at));
-        let to = self.base.as_ptr().wrapping_add(at);
-        // SAFETY: `count` bytes from `at` on are in the object, which no other code has seen.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, count) };
-        count
-    }
-
-    /// Returns the number of bytes.
-    pub fn len(&self) -> usize {
-        self.length
+        // SAFETY: the object has `length` bytes, which no other code has seen.
+        unsafe { copy_into(self.base, self.length, at, bytes) }
     }
 
     /// Returns the first `count` bytes. Only a short read costs a copy.

@@ -3,7 +3,7 @@
 
 use std::future::poll_fn;
 use std::io::BufRead;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use diopter::engine::{OwnedBuf, OwnedBufMut};
 use diopter::{Request, SequentialReader};
@@ -20,13 +20,19 @@ use crate::wait::Waiter;
 #[pyclass(frozen, module = "diopter_io._native")]
 pub struct ReadAhead {
     opened: Arc<Opened>,
+    state: Mutex<State>,
+}
+
+struct State {
     /// `None` while a call uses it; another call then reads without it.
-    state: Mutex<Option<Box<SequentialReader>>>,
+    reader: Option<Box<SequentialReader>>,
+    /// How often what was read ahead has been forgotten.
+    forgotten: u64,
 }
 
 impl ReadAhead {
-    fn swap(&self, state: Option<Box<SequentialReader>>) -> Option<Box<SequentialReader>> {
-        std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), state)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -35,14 +41,21 @@ impl ReadAhead {
     #[new]
     fn new(file: &Bound<'_, File>) -> PyResult<ReadAhead> {
         let opened = file.get().opened()?;
-        let state = Mutex::new(Some(Box::new(opened.file.reader(0))));
-        Ok(ReadAhead { opened, state })
+        let reader = Some(Box::new(opened.file.reader(0)));
+        Ok(ReadAhead { opened, state: Mutex::new(State { reader, forgotten: 0 }) })
     }
 
     /// Fills `buffer` from `offset` on; returns how many bytes, fewer only at the end of the file.
     fn readinto(&self, buffer: &Bound<'_, PyAny>, offset: i64) -> PyResult<usize> {
         let (py, offset) = (buffer.py(), unsigned(offset, "offset")?);
-        let (count, memory) = self.serve(py, Filled::of(buffer)?, offset)?;
+        let mut memory = Filled::of(buffer)?;
+        let length = memory.0.len();
+        let ahead = self.ahead(py, (offset, length), |at, bytes| memory.copy_from(at, bytes))?;
+        if let Some(count) = ahead {
+            memory.0.release(py);
+            return Ok(count);
+        }
+        let (count, memory) = direct(py, &self.opened, memory, offset)?;
         if let Some(memory) = memory {
             memory.0.release(py);
         }
@@ -59,69 +72,65 @@ impl ReadAhead {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (length, offset) = (unsigned(length, "length")?, unsigned(offset, "offset")?);
         let length = usize::try_from(length)?;
-        let (count, memory) = self.serve(py, NewBytes::new(py, length)?, offset)?;
+        let mut memory = NewBytes::new(py, length)?;
+        let ahead = self.ahead(py, (offset, length), |at, bytes| memory.copy_from(at, bytes))?;
+        if let Some(count) = ahead {
+            return memory.finish(py, count);
+        }
+        let (count, memory) = direct(py, &self.opened, memory, offset)?;
         memory.unwrap_or_else(NewBytes::empty).finish(py, count?)
     }
 
-    /// Forgets what was read ahead.
+    /// Forgets what was read ahead, by a call that is under way too.
     fn forget(&self, py: Python<'_>) {
-        let state = self.swap(Some(Box::new(self.opened.file.reader(0))));
-        py.detach(|| drop(state));
-    }
-}
-
-/// Memory that is filled in parts.
-trait Parts: OwnedBufMut {
-    fn length(&self) -> usize;
-
-    /// Copies bytes into it from a place on, as far as it reaches; returns how many.
-    fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize;
-}
-
-impl Parts for Filled {
-    fn length(&self) -> usize {
-        self.0.len()
-    }
-
-    fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
-        Filled::copy_from(self, at, bytes)
-    }
-}
-
-impl Parts for NewBytes {
-    fn length(&self) -> usize {
-        self.len()
-    }
-
-    fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
-        NewBytes::copy_from(self, at, bytes)
+        let new = Box::new(self.opened.file.reader(0));
+        let old = {
+            let mut state = self.state();
+            state.forgotten += 1;
+            state.reader.replace(new)
+        };
+        py.detach(|| drop(old));
     }
 }
 
 impl ReadAhead {
-    /// Fills memory from `offset` on. Returns how many bytes, and the memory unless it was lost
-    /// with an engine.
-    fn serve<M: Parts>(
+    /// Copies the bytes of a range, an offset and a length, by `copy`, which is given a place in
+    /// the range and bytes, and returns how many of them it took. Returns how many bytes there
+    /// were, fewer only at the end of the file. Returns `None` if another call uses the reader, or
+    /// if a request failed, of these bytes or of later ones.
+    fn ahead(
         &self,
         py: Python<'_>,
-        mut memory: M,
-        offset: u64,
-    ) -> PyResult<(PyResult<usize>, Option<M>)> {
-        let Some(mut state) = self.swap(None) else {
-            return direct(py, &self.opened, memory, offset);
+        range: (u64, usize),
+        copy: impl FnMut(usize, &[u8]) -> usize + Send,
+    ) -> PyResult<Option<usize>> {
+        let (reader, forgotten) = {
+            let mut state = self.state();
+            (state.reader.take(), state.forgotten)
         };
-        let filled = fill(py, &mut state, &mut memory, offset);
-        self.swap(Some(state));
-        match filled? {
-            // The error belongs to these bytes, or to later ones of a request ahead.
-            None => direct(py, &self.opened, memory, offset),
-            Some(count) => Ok((Ok(count), Some(memory))),
+        let Some(mut reader) = reader else { return Ok(None) };
+        let count = fill(py, &mut reader, range, copy);
+        let old = self.put_back(reader, forgotten);
+        py.detach(|| drop(old));
+        count
+    }
+
+    /// Keeps the reader, unless what it has read ahead was forgotten meanwhile: returns it then.
+    fn put_back(
+        &self,
+        reader: Box<SequentialReader>,
+        forgotten: u64,
+    ) -> Option<Box<SequentialReader>> {
+        let mut state = self.state();
+        if state.forgotten != forgotten {
+            return Some(reader);
         }
+        state.reader.replace(reader)
     }
 }
 
 /// Reads into memory without looking ahead.
-fn direct<M: Parts>(
+fn direct<M: OwnedBufMut>(
     py: Python<'_>,
     opened: &Opened,
     memory: M,
@@ -132,34 +141,33 @@ fn direct<M: Parts>(
     Ok((result.map_err(|failure| failure.raise(py, &opened.name)), memory))
 }
 
-/// Fills `memory` from `at` on. Returns `None` if a request failed and nothing was copied.
-fn fill<M: Parts>(
+/// As `ReadAhead::ahead`, with its reader.
+fn fill(
     py: Python<'_>,
     reader: &mut SequentialReader,
-    memory: &mut M,
-    at: u64,
+    (offset, length): (u64, usize),
+    mut copy: impl FnMut(usize, &[u8]) -> usize + Send,
 ) -> PyResult<Option<usize>> {
-    if reader.position() != at {
-        reader.set_position(at);
+    if reader.position() != offset {
+        reader.set_position(offset);
     }
     let (mut done, waiter) = (0, Waiter::new());
-    while done < memory.length() {
+    while done < length {
         if reader.buffer().is_empty() {
             if done > 0 && reader.is_at_end() {
                 break;
             }
-            let wanted = memory.length() - done;
+            let wanted = length - done;
             let mut filled = poll_fn(|cx| {
                 reader.poll_fill(cx, wanted).map(|filled| filled.map(<[u8]>::is_empty))
             });
             match waiter.wait(py, &mut filled)? {
                 Ok(true) => break,
                 Ok(false) => {}
-                Err(_) if done > 0 => break,
                 Err(_) => return Ok(None),
             }
         }
-        let copied = py.detach(|| memory.copy_from(done, reader.buffer()));
+        let copied = py.detach(|| copy(done, reader.buffer()));
         reader.consume(copied);
         done += copied;
     }

@@ -46,6 +46,33 @@ def test_a_reader_sees_a_file_grow(path: pathlib.Path, content: Callable[[int], 
         assert reader.read(10) == b"more"
 
 
+def test_what_is_forgotten_stays_forgotten_while_another_thread_reads(
+    path: pathlib.Path, content: Callable[[int], bytes]
+) -> None:
+    """A read that was under way does not put back what it had read ahead."""
+    content(4 * MIB)
+    old = path.read_bytes()
+    with diopter_io.open(path, "r+") as file:
+        for turn in range(200):
+            reader = file.reader()
+            reader.read(4096)
+            ahead = reader._ahead
+            assert ahead is not None
+
+            def reads() -> None:
+                for at in range(4096, MIB, 4096):
+                    ahead.read(4096, at)  # noqa: B023
+
+            new = bytes([turn]) * 4096
+            thread = threading.Thread(target=reads)
+            thread.start()
+            file.write_at(new, MIB)
+            ahead.forget()
+            thread.join()
+            assert ahead.read(4096, MIB) == new
+            file.write_at(old[MIB : MIB + 4096], MIB)
+
+
 def test_streams_are_those_of_the_standard_library(path: pathlib.Path) -> None:
     lines = [f"line {i}\n" for i in range(20_000)]
     with diopter_io.open(path, "w+") as file:

@@ -1,4 +1,4 @@
-//! Copies a file past the page cache, reads the copy back from the device, and prints the report.
+//! Copies a file by direct I/O, reads the copy back from the device, and prints the report.
 //!
 //! `cargo run -p diopter-copy --example copy_file -- SOURCE TARGET`; TARGET is replaced. Without
 //! arguments, a temporary file is copied.

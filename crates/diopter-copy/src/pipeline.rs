@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use diopter::engine::{BackendChoice, DepthReport, RoutePolicy, default_route};
+use diopter::engine::{BackendChoice, DepthReport, is_adaptive_by_default};
 use diopter::internals::EngineRequest;
 use diopter::internals::Progress;
 use diopter::internals::{Event, Host, Limits, Pass, Pump, Step, Stopped};
@@ -139,7 +139,7 @@ impl Pipeline {
             self.tuning.interrupt(transfer.target.is_some());
         }
         let pass = pass_of(&transfer, self.shape);
-        let cached = cached_source(&transfer);
+        let cached_from = cached_source(&transfer);
         let job = Job {
             engine: &self.engine,
             hash: ContentHash::new(transfer.hashing),
@@ -149,7 +149,7 @@ impl Pipeline {
             pace: &mut self.pace,
             moved: Moved::default(),
             data: FileRange::new(0, 0),
-            cached,
+            cached_from,
             not_written_back: None,
             watch,
             signal: None,
@@ -269,9 +269,8 @@ fn drive(engine: &Engine, pump: &mut Pump<Job<'_>>) -> Result<(), Halted> {
 /// Returns the source if its cached bytes may be copied from the page cache: a copy of a plain
 /// file, whose pages can be written back before. What is hashed comes from the device.
 fn cached_source<'r>(transfer: &Transfer<'r>) -> Option<BorrowedFd<'r>> {
-    let is_default = matches!(default_route(), Ok(RoutePolicy::Adaptive));
     let is_copied = transfer.target.is_some() && transfer.hashing == Hashing::Off;
-    if is_default && is_copied { transfer.source.plain_fd() } else { None }
+    if is_adaptive_by_default() && is_copied { transfer.source.plain_fd() } else { None }
 }
 
 /// A task that is polled after each turn of its engine, and is not woken.
@@ -290,8 +289,8 @@ struct Job<'r> {
     moved: Moved,
     /// The rest of a range of the source that has data.
     data: FileRange,
-    /// The source, if its cached bytes are copied from the page cache.
-    cached: Option<BorrowedFd<'r>>,
+    /// The source, if those of its bytes that are cached are copied from the page cache.
+    cached_from: Option<BorrowedFd<'r>>,
     /// The pages of the source that could not be written back, and the cause.
     not_written_back: Option<IoError>,
     watch: Watch<'r>,
@@ -332,12 +331,13 @@ impl Job<'_> {
     /// kernel does before a direct read: a store through a mapping then changes the time of the
     /// file.
     fn write_back(&mut self, range: FileRange) -> Result<(), Errno> {
-        let Some(source) = self.cached.filter(|_| range.end() > self.transfer.write_from) else {
+        let Some(source) = self.cached_from.filter(|_| range.end() > self.transfer.write_from)
+        else {
             return Ok(());
         };
         match passing::write_back_range(source, range) {
             Ok(true) => {}
-            Ok(false) => self.cached = None,
+            Ok(false) => self.cached_from = None,
             Err(errno) => {
                 // The error is one of the file, and not of a range.
                 let file = FileRange::new(0, self.transfer.size);
@@ -359,7 +359,7 @@ impl<'r> Host for Job<'r> {
     type Operation = EngineRequest<'r>;
 
     fn read(&mut self, request: Request) -> EngineRequest<'r> {
-        let request = request.adaptive(self.cached.is_some());
+        let request = request.adaptive(self.cached_from.is_some());
         EngineRequest::start(self.engine, self.transfer.source, request)
     }
 
@@ -383,7 +383,7 @@ impl<'r> Host for Job<'r> {
         // At a multiple of a block, where the requests end too.
         let part_end = (start / part + 1) * part;
         let next =
-            FileRange::new(start, if self.cached.is_some() { end.min(part_end) } else { end });
+            FileRange::new(start, if self.cached_from.is_some() { end.min(part_end) } else { end });
         self.data = FileRange::new(next.end(), end);
         self.write_back(next)?;
         Ok(Some(next))

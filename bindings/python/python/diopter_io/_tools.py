@@ -37,9 +37,10 @@ def copy(
     sparse: Literal["auto", "always", "never"] = "auto",
     reflink: bool = True,
 ) -> dict[str, Any]:
-    """Copy files past the page cache, as ``dio cp`` does; return its report.
+    """Copy files by direct I/O, as ``dio cp`` does; return its report.
 
-    A copy gets its name when it is durable. ``verify`` reads it back past the page cache and compares.
+    A copy gets its name when it is durable. ``verify`` reads the copy back
+    past the page cache and compares. Bytes of a source that are cached are read from the cache.
     With several sources ``target`` is a directory.
     """
     sources = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)

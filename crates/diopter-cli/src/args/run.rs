@@ -43,7 +43,7 @@ Environment:
     after_long_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}\n\n{ENVIRONMENT}\n\n{ABOUT_SIZES}")
 )]
 pub struct ProgramArgs {
-    /// Also move the I/O of large regular files past the page cache
+    /// Also keep large regular files from filling the page cache
     #[arg(long)]
     pub all: bool,
     /// Size from which on a file is large; for --all

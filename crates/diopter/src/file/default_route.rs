@@ -11,8 +11,8 @@ const VARIABLE: &str = "DIOPTER_ROUTE";
 
 /// Returns the route policy of readers, of ranges, and of files that the bindings open, where the
 /// file and its engine have no other policy: [`RoutePolicy::Adaptive`], or what the variable
-/// `DIOPTER_ROUTE` of the environment says, `adaptive` or `direct`. The variable is read once in
-/// the life of a process.
+/// `DIOPTER_ROUTE` of the environment says, `adaptive` or `direct`. An empty variable counts as
+/// none. The variable is read once in the life of a process.
 ///
 /// # Errors
 /// `EINVAL` for any other value. Readers and ranges are direct then.
@@ -29,7 +29,14 @@ pub fn default_route() -> Result<RoutePolicy, SetupError> {
     route.ok_or_else(|| SetupError::new(what, None, Errno::EINVAL, remedy))
 }
 
+/// Returns whether the default route is [`RoutePolicy::Adaptive`]; not for a variable whose value
+/// is refused.
+#[must_use]
+pub fn is_adaptive_by_default() -> bool {
+    matches!(default_route(), Ok(RoutePolicy::Adaptive))
+}
+
 /// Gives a read of a reader or a range the default route.
 pub(super) fn apply(read: Request) -> Request {
-    read.adaptive(matches!(default_route(), Ok(RoutePolicy::Adaptive)))
+    read.adaptive(is_adaptive_by_default())
 }

@@ -59,7 +59,7 @@ use crate::error::{Error, Result};
 pub use asynchronous::register_buffers_for_futures;
 pub use asynchronous::{AsyncDriver, RequestFuture, SyncFuture, TransferFuture, use_for_futures};
 pub use cursor::FileCursor;
-pub use default_route::default_route;
+pub use default_route::{default_route, is_adaptive_by_default};
 use directness::{SAMPLED_BYTES_MIN, Sample};
 #[cfg(feature = "images")]
 pub use image::Image;
