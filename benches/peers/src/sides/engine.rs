@@ -39,10 +39,13 @@ struct Loop {
 }
 
 fn one(job: &Job, gate: &Gate, (thread, is_registered): (usize, bool)) -> Result<Tally, String> {
-    let engine = Engine::new(EngineOptions::DEFAULT).map_err(|error| error.to_string())?;
+    let tasks = tasks_of(job, thread);
+    let depth = u32::try_from(tasks.len()).map_err(|_| "too many requests".to_owned())?;
+    let options = EngineOptions::DEFAULT;
+    let options = options.in_flight(depth.max(options.in_flight));
+    let engine = Engine::new(options).map_err(|error| error.to_string())?;
     let file = File::options().read(true).write(true).open(&job.file);
     let file = file.map_err(|error| error.to_string())?;
-    let tasks = tasks_of(job, thread);
     let pages: Result<Vec<IoBuf>, String> =
         tasks.map(|_| super::block(job).map(|block| block.0)).collect();
     let mut pages = pages?;
