@@ -41,6 +41,7 @@ pub use diopter_core::engine::abandoned::AbandonedWrites;
 pub use diopter_core::engine::depth::{DepthReason, DepthReport};
 pub use diopter_core::engine::hybrid::HybridCounters;
 pub use diopter_core::engine::looks::AdaptiveCounters;
+pub use diopter_core::engine::target::AsTarget;
 pub use diopter_core::engine::{BackendChoice, Scope, ScopedRequest};
 pub use diopter_core::error::IoErrorFields;
 pub use diopter_core::extent::{Extent, ExtentState};

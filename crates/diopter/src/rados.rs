@@ -31,7 +31,7 @@
 
 use std::fmt;
 
-use diopter_core::engine::target::{self, TargetRef};
+use diopter_core::engine::target::{self, AsTarget, TargetRef};
 use diopter_core::policy::Policies;
 use diopter_core::sync::Arc;
 use diopter_rados::backend;
@@ -76,9 +76,9 @@ impl fmt::Debug for Target {
     }
 }
 
-impl AsRef<Arc<target::Target>> for Target {
-    fn as_ref(&self) -> &Arc<target::Target> {
-        self.0.as_ref()
+impl AsTarget for Target {
+    fn as_target(&self) -> &Arc<target::Target> {
+        self.0.as_target()
     }
 }
 
@@ -107,7 +107,7 @@ impl AsRef<Arc<target::Target>> for Target {
 /// As [`Target::striped`].
 pub fn file(object: &Arc<StripedObject>) -> Result<File, Error> {
     let target = backend::target(object)?;
-    Ok(File::of_cluster(object, target.as_ref()))
+    Ok(File::of_cluster(object, target.as_target()))
 }
 
 /// Returns an engine on a cluster: its targets are [`Target`]s. Every request of another target

@@ -16,7 +16,7 @@ use crate::completion::{Completion, CompletionCounters};
 use crate::engine::core::{Core, assemble, slab_shape};
 use crate::engine::depth::DepthReport;
 use crate::engine::options::{BackendChoice, EngineOptions};
-use crate::engine::target::Target;
+use crate::engine::target::{AsTarget, Target};
 use crate::engine::this_thread::{self, ThreadEngine};
 use crate::engine::wait::{Deadline, turn_wait};
 use crate::engine::{event, id};
@@ -150,10 +150,10 @@ impl Engine {
     #[inline(always)]
     pub fn start(
         &self,
-        target: impl AsRef<Arc<Target>>,
+        target: impl AsTarget,
         request: Request,
     ) -> Result<RequestId, Box<Refused>> {
-        start_on(&mut self.core(), target.as_ref(), request)
+        start_on(&mut self.core(), target.as_target(), request)
     }
 
     /// Starts a request with a callback, which gets the result in place of [`Engine::wait`].
@@ -171,12 +171,12 @@ impl Engine {
     /// As [`Engine::start`]; the callback is returned as well.
     pub fn start_with(
         &self,
-        target: impl AsRef<Arc<Target>>,
+        target: impl AsTarget,
         request: Request,
         completion: Completion,
     ) -> Result<RequestId, (Box<Refused>, Completion)> {
         let mut core = self.core();
-        match start_on(&mut core, target.as_ref(), request) {
+        match start_on(&mut core, target.as_target(), request) {
             Ok(id) => {
                 core.completer.attach(id::place_of(id), completion);
                 Ok(id)
@@ -381,9 +381,9 @@ impl Engine {
     /// # Errors
     /// The errno of the refusal; no object of the file is registered then, and nothing else depends
     /// on it.
-    pub fn register_file(&self, file: impl AsRef<Arc<Target>>) -> Result<(), Errno> {
+    pub fn register_file(&self, file: impl AsTarget) -> Result<(), Errno> {
         let mut core = self.core();
-        let mut objects = file.as_ref().all_direct();
+        let mut objects = file.as_target().all_direct();
         let registered =
             objects.try_for_each(|object| core.backend.register(Register::File(object)));
         drop(core);
@@ -394,9 +394,9 @@ impl Engine {
     ///
     /// # Errors
     /// The errno of the refusal.
-    pub fn forget_file(&self, file: impl AsRef<Arc<Target>>) -> Result<(), Errno> {
+    pub fn forget_file(&self, file: impl AsTarget) -> Result<(), Errno> {
         let mut core = self.core();
-        let mut objects = file.as_ref().all_direct();
+        let mut objects = file.as_target().all_direct();
         objects.try_for_each(|object| core.backend.register(Register::Forget(object)))
     }
 

@@ -73,7 +73,7 @@ fn largest(is_polled: bool, (offset, length): (u64, u64)) -> u64 {
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };
     let target = Target::alone(world.object(0), Identity, blocks, access);
-    target.as_ref().polled_bytes.set(512 * KIB).expect("it was not asked for yet");
+    target.as_target().polled_bytes.set(512 * KIB).expect("it was not asked for yet");
     let (slab, lengths) = (Engine::slab(), Arc::default());
     let config = SimConfig {
         seed: 1,

@@ -6,7 +6,7 @@ use diopter_os::{AnyBuf, Lender, RwFlags, lend};
 
 use crate::backend::Wait;
 use crate::engine::handle::{Engine, start_on};
-use crate::engine::target::Target;
+use crate::engine::target::{AsTarget, Target};
 use crate::error::AdmitError;
 use crate::limits::WAIT_SLICE;
 use crate::request::{FinishedRequest, Request, RequestId, RequestOp};
@@ -70,11 +70,11 @@ impl<'s, 'env> Scope<'s, 'env> {
     /// The reasons of [`Engine::start`].
     pub fn read(
         &self,
-        target: impl AsRef<Arc<Target>>,
+        target: impl AsTarget,
         memory: &'env mut [u8],
         offset: u64,
     ) -> Result<ScopedRequest<'s>, AdmitError> {
-        self.start(target.as_ref(), RequestOp::Read, (self.lender.fill(memory), offset))
+        self.start(target.as_target(), RequestOp::Read, (self.lender.fill(memory), offset))
     }
 
     /// Starts a write of `memory` at byte `offset`.
@@ -83,11 +83,11 @@ impl<'s, 'env> Scope<'s, 'env> {
     /// As [`Scope::read`].
     pub fn write(
         &self,
-        target: impl AsRef<Arc<Target>>,
+        target: impl AsTarget,
         memory: &'env [u8],
         offset: u64,
     ) -> Result<ScopedRequest<'s>, AdmitError> {
-        self.start(target.as_ref(), RequestOp::Write, (self.lender.take(memory), offset))
+        self.start(target.as_target(), RequestOp::Write, (self.lender.take(memory), offset))
     }
 
     fn start(

@@ -3,6 +3,8 @@
 
 mod size;
 
+use std::rc::Rc;
+
 use diopter_os::residency::page_size;
 use diopter_os::{Errno, OpenObject, fork};
 
@@ -105,11 +107,35 @@ struct Seal {
 #[derive(Clone)]
 pub struct TargetRef(Arc<Target>);
 
-impl AsRef<Arc<Target>> for TargetRef {
-    fn as_ref(&self) -> &Arc<Target> {
+/// A file that a request of an engine is for, or a pointer to such a file: `&File`, `Arc<File>`,
+/// `&Arc<File>`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a file that an engine can use",
+    note = "pass a `diopter::File`, or a reference, `Arc`, `Rc` or `Box` of one"
+)]
+pub trait AsTarget {
+    #[doc(hidden)]
+    fn as_target(&self) -> &Arc<Target>;
+}
+
+impl AsTarget for TargetRef {
+    fn as_target(&self) -> &Arc<Target> {
         &self.0
     }
 }
+
+/// The pointers to a file that are as good as the file.
+macro_rules! as_target_of_pointers {
+    ($($pointer:ty),*) => {$(
+        impl<T: AsTarget + ?Sized> AsTarget for $pointer {
+            fn as_target(&self) -> &Arc<Target> {
+                (**self).as_target()
+            }
+        }
+    )*};
+}
+
+as_target_of_pointers!(&T, Box<T>, Rc<T>, Arc<T>);
 
 /// Where a target finds the inode lock that it shares with other targets of its inode.
 type InodeLockSource = Box<dyn Fn() -> Arc<InodeLock> + Send + Sync>;

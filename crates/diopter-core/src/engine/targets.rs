@@ -99,6 +99,7 @@ fn recent_of(target: &Arc<Target>) -> usize {
 mod tests {
     use super::*;
     use crate::backend::sim::{Disk, World};
+    use crate::engine::target::AsTarget;
     use crate::engine::target::{Access, Blocks};
     use crate::map::Identity;
 
@@ -106,7 +107,7 @@ mod tests {
         let world = World::new(vec![Disk::new(1 << 20, 512, 512)]);
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, ..Access::default() };
-        Arc::clone(Target::alone(world.object(0), Identity, blocks, access).as_ref())
+        Arc::clone(Target::alone(world.object(0), Identity, blocks, access).as_target())
     }
 
     #[test]

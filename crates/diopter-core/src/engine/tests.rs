@@ -10,7 +10,7 @@ use crate::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::clock::Nanos;
 use crate::engine::id;
-use crate::engine::target::{Access, Blocks, Target, TargetRef};
+use crate::engine::target::{Access, AsTarget, Blocks, Target, TargetRef};
 use crate::engine::{Core, Engine, start_on};
 use crate::error::{AdmitErrorKind, BackendError, IoErrorKind};
 use crate::map::Identity;
@@ -110,7 +110,7 @@ impl Bench {
     }
 
     fn start(&mut self, request: Request) -> RequestId {
-        start_on(&mut self.core, self.target.as_ref(), request).expect("admitted")
+        start_on(&mut self.core, self.target.as_target(), request).expect("admitted")
     }
 }
 
@@ -162,7 +162,7 @@ fn an_engine_without_its_backend_refuses_requests_as_such_and_not_as_full() {
     let id = bench.start(Request::write(0, memory(4096)));
     let finished = bench.core.wait_for_one(id).expect("it ends");
     assert_eq!(finished.result.map_err(|error| error.kind), Err(IoErrorKind::BackendLost));
-    let refused = start_on(&mut bench.core, bench.target.as_ref(), Request::sync_data());
+    let refused = start_on(&mut bench.core, bench.target.as_target(), Request::sync_data());
     let error = refused.expect_err("no backend").error;
     assert_eq!(error.kind, AdmitErrorKind::BackendLost);
     assert_eq!(error.errno(), Errno::EIO);
@@ -172,7 +172,7 @@ fn an_engine_without_its_backend_refuses_requests_as_such_and_not_as_full() {
 fn written_beside(target: &TargetRef) -> Option<Result<u64, Errno>> {
     let mut other = Bench::new(0, u32::MAX);
     let write = Request::write(7, memory(100));
-    let id = start_on(&mut other.core, target.as_ref(), write).expect("admitted");
+    let id = start_on(&mut other.core, target.as_target(), write).expect("admitted");
     for _ in 0..5 {
         other.core.tick(Wait::Block(LONG));
     }
@@ -207,7 +207,7 @@ fn a_backend_that_is_gone_moves_nothing_and_says_so() {
     bench.core.tick(Wait::Poll);
     assert!(bench.core.broken.is_some());
     bench.core.drain();
-    let object = bench.target.as_ref().first();
+    let object = bench.target.as_target().first();
     let flags = diopter_os::RwFlags::NONE;
     let bio = LentBio { object, offset: 0, flags, memory: LentOnce::Take(&[7; 512]) };
     assert_eq!(bench.core.backend.run_lent(bio), Err(Errno::EPERM));

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::engine::Engine;
-use crate::engine::target::Target;
+use crate::engine::target::{AsTarget, Target};
 use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use crate::sync::Arc;
 use crate::units::FileRange;
@@ -28,13 +28,9 @@ enum State {
 
 impl<'e> EngineRequest<'e> {
     /// Starts a request.
-    pub fn start(
-        engine: &'e Engine,
-        target: impl AsRef<Arc<Target>>,
-        request: Request,
-    ) -> EngineRequest<'e> {
+    pub fn start(engine: &'e Engine, target: impl AsTarget, request: Request) -> EngineRequest<'e> {
         let (op, range) = (request.op, request.range());
-        let shared = Arc::clone(target.as_ref());
+        let shared = Arc::clone(target.as_target());
         let state = match engine.start(target, request) {
             Ok(id) => State::Started { id, op, range, target: shared },
             Err(refused) => State::Refused(refused),

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use diopter_core::backend::BackingObject;
 use diopter_core::backend::local::LocalObject;
-use diopter_core::engine::target::{Access, Blocks, Target};
+use diopter_core::engine::target::{Access, AsTarget, Blocks, Target};
 use diopter_core::error::SetupError;
 use diopter_core::inodes::{InodeKey, inode_lock_of};
 use diopter_core::map::Striped;
@@ -175,9 +175,9 @@ impl Deref for StripedFile {
 
 /// As of a [`File`].
 #[doc(hidden)]
-impl AsRef<Arc<Target>> for StripedFile {
-    fn as_ref(&self) -> &Arc<Target> {
-        self.0.as_ref()
+impl AsTarget for StripedFile {
+    fn as_target(&self) -> &Arc<Target> {
+        self.0.as_target()
     }
 }
 

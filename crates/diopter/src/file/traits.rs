@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use diopter_core::backend::Wait;
 use diopter_core::engine::if_thread_engine;
-use diopter_core::engine::target::Target;
+use diopter_core::engine::target::{AsTarget, Target};
 use diopter_core::engine::wait::Deadline;
 use diopter_core::limits::{INODE_LOCK_WAIT_MAX, WAIT_SLICE};
 use diopter_core::sync::Arc;
@@ -82,8 +82,8 @@ impl File {
 
 /// For the engine of `diopter-core`, which the tests and tools of this workspace use directly.
 #[doc(hidden)]
-impl AsRef<Arc<Target>> for File {
-    fn as_ref(&self) -> &Arc<Target> {
+impl AsTarget for File {
+    fn as_target(&self) -> &Arc<Target> {
         &self.inner.target
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use diopter::engine::{AdaptiveCounters, DetourReason, PlanQuery, RoutePolicy};
 use diopter::{EngineOptions, File, IoBuf, Policies, Request};
-use diopter_core::engine::target::{Access, Target};
+use diopter_core::engine::target::{Access, AsTarget, Target};
 use diopter_core::map::Identity;
 use diopter_os::file::DirectSupport;
 use diopter_os::residency::residency;
@@ -59,7 +59,7 @@ impl Bench {
     }
 
     fn counters(&self) -> AdaptiveCounters {
-        self.0.target.as_ref().adaptive_counters()
+        self.0.target.as_target().adaptive_counters()
     }
 }
 
@@ -99,7 +99,7 @@ fn a_long_read_is_cached_part_by_part_until_a_part_is_not() {
         bio_bytes_max: None,
         bio_vecs_max: None,
     };
-    let planned = diopter_core::plan::plan(bench.0.target.as_ref(), &[], &query).unwrap().route;
+    let planned = diopter_core::plan::plan(bench.0.target.as_target(), &[], &query).unwrap().route;
     assert_eq!((planned.direct, planned.buffered), (4 * MIB, 3 * MIB), "the plan of `explain`");
 }
 

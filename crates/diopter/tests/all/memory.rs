@@ -143,3 +143,27 @@ fn a_scope_moves_borrowed_memory_many_times_over() {
         assert!(read == whole);
     });
 }
+
+/// Whatever owns a file or refers to it is the file of a request.
+#[test]
+fn a_request_takes_a_file_by_any_pointer() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("data");
+    std::fs::write(&path, [7; 100]).expect("room");
+    let open = || File::open(&path).expect("it exists");
+    let engine = Engine::new(EngineOptions::DEFAULT).expect("an engine");
+    let read = || Request::read(0, vec![0; 100]);
+    let shared = Arc::new(open());
+    let started = [
+        engine.start(open(), read()),
+        engine.start(Box::new(open()), read()),
+        engine.start(std::rc::Rc::new(open()), read()),
+        engine.start(&shared, read()),
+        engine.start(shared, read()),
+    ];
+    for started in started {
+        started.expect("admitted");
+        let finished = engine.wait(LONG).expect("a backend").expect("it ends");
+        assert_eq!(finished.check_read().expect("read"), 100);
+    }
+}

@@ -8,7 +8,7 @@ use std::path::Path;
 use diopter::engine::{HybridCounters, PlanQuery, RoutePolicy};
 use diopter::layouts::StripedFile;
 use diopter::{EngineOptions, File, IoBuf, OpenOptions, Policies, Request, use_for_this_thread};
-use diopter_core::engine::target::Access;
+use diopter_core::engine::target::{Access, AsTarget};
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_os::file::DirectSupport;
 use diopter_os::residency::residency;
@@ -51,7 +51,7 @@ impl Bench {
     }
 
     fn counters(&self) -> HybridCounters {
-        self.0.target.as_ref().hybrid_counters()
+        self.0.target.as_target().hybrid_counters()
     }
 
     /// Eight writes and two reads of half the threshold, then as many of exactly the threshold.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use diopter::BackendKind;
 use diopter::Engine;
+use diopter::engine::AsTarget;
 use diopter::engine::CompletionPlace;
 use diopter::engine::{DepthPolicy, UringOptions};
 use diopter::images::Image;
@@ -83,11 +84,11 @@ enum Subject {
     Objects(TargetRef),
 }
 
-impl AsRef<Arc<Target>> for Subject {
-    fn as_ref(&self) -> &Arc<Target> {
+impl AsTarget for Subject {
+    fn as_target(&self) -> &Arc<Target> {
         match self {
-            Subject::File(file) => file.as_ref(),
-            Subject::Objects(target) => target.as_ref(),
+            Subject::File(file) => file.as_target(),
+            Subject::Objects(target) => target.as_target(),
         }
     }
 }

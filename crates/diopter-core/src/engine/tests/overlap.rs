@@ -8,6 +8,7 @@ use crate::backend::Checked;
 use crate::engine::bounce::{Bounce, Copied};
 use crate::engine::core::slab_shape;
 use crate::engine::run::{Order, Phase, State};
+use crate::engine::target::AsTarget;
 use crate::request::RequestOp;
 use crate::units::FileRange;
 
@@ -37,7 +38,7 @@ fn core_with(op: RequestOp) -> (Core, TargetRef) {
     let range = FileRange::new(7, 7 + 5 * MIB);
     let flags = RwFlags::NONE;
     let order = Order { op, range, flags, cached_to: 0 };
-    let id = core.take_in(target.as_ref(), &order, Some(memory), None);
+    let id = core.take_in(target.as_target(), &order, Some(memory), None);
     assert_eq!(core.table.place_of(id), Some(0));
     (core, target)
 }

@@ -5,6 +5,7 @@ use super::*;
 
 use crate::backend::BackingObject;
 use crate::engine::core::slab_shape;
+use crate::engine::target::AsTarget;
 use crate::inode_lock::InodeLock;
 use crate::policy::MergePolicy;
 use crate::stripe::Striping;
@@ -44,7 +45,7 @@ fn striped(breaks_at: u32) -> (Core, TargetRef, World) {
 }
 
 fn start(core: &mut Core, target: &TargetRef, request: Request) -> RequestId {
-    start_on(core, target.as_ref(), request).expect("admitted")
+    start_on(core, target.as_target(), request).expect("admitted")
 }
 
 #[test]
@@ -99,7 +100,7 @@ fn the_slot_of_a_request_that_a_lost_backend_has_is_never_used_again() {
     let place = id::place_of(id);
     assert!(!slab.is_vacant(place) && slab.end(place).is_none());
     assert_eq!((slab.held(), slab.memories()), (1, 1));
-    let refused = start_on(&mut bench.core, bench.target.as_ref(), Request::sync_data());
+    let refused = start_on(&mut bench.core, bench.target.as_target(), Request::sync_data());
     assert_eq!(refused.expect_err("no backend").error.kind, AdmitErrorKind::BackendLost);
 }
 

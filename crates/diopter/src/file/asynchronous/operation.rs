@@ -337,6 +337,7 @@ pub(super) fn overdue(request: &Request) -> FinishedRequest {
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 mod tests {
     use diopter_core::backend::sim::{Disk, World};
+    use diopter_core::engine::target::AsTarget;
     use diopter_core::engine::target::{Access, Blocks};
     use diopter_core::map::Identity;
     use diopter_os::IoBuf;
@@ -349,7 +350,7 @@ mod tests {
         let access = Access { read: true, ..Access::default() };
         let target = Target::alone(world.object(0), Identity, blocks, access);
         let request = Request::read(0, IoBuf::empty());
-        Operation::queued(request, Arc::clone(target.as_ref()), Waker::noop().clone())
+        Operation::queued(request, Arc::clone(target.as_target()), Waker::noop().clone())
     }
 
     #[test]

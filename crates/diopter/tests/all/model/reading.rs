@@ -13,7 +13,7 @@ use diopter::{FinishedRequest, Policies, Refused, Request, RequestId};
 use diopter_core::backend::Checked;
 use diopter_core::backend::sim::{Disk, Faults, Sim, World};
 use diopter_core::engine::Engine;
-use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
+use diopter_core::engine::target::{Access, AsTarget, Blocks, Target, TargetRef};
 use diopter_core::error::{AdmitError, AdmitErrorKind, RequestError};
 use diopter_core::map::Identity;
 use diopter_core::prng::Prng;
@@ -95,7 +95,7 @@ impl Source for SimSource {
     }
 
     fn size(&self) -> Option<u64> {
-        self.device.borrow().target.as_ref().size().ok()
+        self.device.borrow().target.as_target().size().ok()
     }
 }
 

@@ -14,7 +14,7 @@ use diopter::{
 use diopter_core::backend::Checked;
 use diopter_core::backend::sim::{Disk, Faults, Sim, World};
 use diopter_core::engine::Engine;
-use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
+use diopter_core::engine::target::{Access, AsTarget, Blocks, Target, TargetRef};
 use diopter_core::error::RequestError;
 use diopter_core::map::Identity;
 use diopter_core::prng::Prng;
@@ -101,7 +101,7 @@ impl Sink for SimSink {
         // One that fails may have grown the file before, as on ext4.
         let most = range.end().min(CAPACITY);
         let to = if fails { device.prng.below(most + 1) } else { most };
-        let target = device.target.as_ref();
+        let target = device.target.as_target();
         if growth == Growth::Grows && target.size()? < to {
             target.set_size(to)?;
             device.note_end(to);
@@ -110,7 +110,7 @@ impl Sink for SimSink {
     }
 
     fn size(&self) -> Option<u64> {
-        self.0.borrow().target.as_ref().size().ok()
+        self.0.borrow().target.as_target().size().ok()
     }
 
     fn settle(&mut self, end: u64, grown_to: Option<u64>) -> Result<(), Errno> {
@@ -120,7 +120,7 @@ impl Sink for SimSink {
         if refuses > 0 && device.prng.one_in(refuses) {
             return Err(Errno::EIO);
         }
-        let target = device.target.as_ref();
+        let target = device.target.as_target();
         if Some(target.size()?) == grown_to {
             target.set_size(end)?;
             device.end_max = end;

@@ -8,7 +8,7 @@ use diopter::engine::{PlanQuery, RoutePolicy};
 use diopter::history::{EACH_THEN_WAIT, History};
 use diopter_core::backend::sim::{Disk, Sim, World};
 use diopter_core::engine::Engine;
-use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
+use diopter_core::engine::target::{Access, AsTarget, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
 use diopter_core::plan::bios;
 use diopter_core::prng::Prng;
@@ -107,7 +107,7 @@ fn check(prng: &mut Prng, case: u64) {
             disk.cache(cached);
         });
     }
-    let size = file.target.as_ref().size().expect("simulated");
+    let size = file.target.as_target().size().expect("simulated");
     let is_write = append || prng.one_in(2);
     let length = length(prng);
     let offset = match (append, prng.one_in(2)) {
@@ -128,7 +128,7 @@ fn check(prng: &mut Prng, case: u64) {
         bio_bytes_max: None,
         bio_vecs_max: None,
     };
-    let planned = bios(file.target.as_ref(), &query).expect("it is planned");
+    let planned = bios(file.target.as_target(), &query).expect("it is planned");
     let mut expected: Vec<Bio> = planned
         .iter()
         .map(|bio| {
