@@ -110,7 +110,7 @@ impl Filled {
 
     /// Copies `bytes` into it from `at` on, as far as it reaches; returns how many.
     pub fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
-        // SAFETY: the export has `length` bytes and is writable.
+        // SAFETY: the export has `length` bytes and is writable. `bytes` is memory of the engine's.
         unsafe { copy_into(self.0.base, self.0.length, at, bytes) }
     }
 }
@@ -119,12 +119,12 @@ impl Filled {
 /// many.
 ///
 /// # Safety
-/// `length` bytes from `base` on may be written.
+/// `length` bytes from `base` on may be written, and do not overlap `bytes`.
 pub unsafe fn copy_into(base: NonNull<u8>, length: usize, at: usize, bytes: &[u8]) -> usize {
     let count = bytes.len().min(length.saturating_sub(at));
     let to = base.as_ptr().wrapping_add(at);
-    // SAFETY: `count` bytes from `at` on are in the memory. The ranges may overlap.
-    unsafe { std::ptr::copy(bytes.as_ptr(), to, count) };
+    // SAFETY: `count` bytes from `at` on are in the memory, apart from `bytes`.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, count) };
     count
 }
 

@@ -40,7 +40,7 @@ impl NewBytes {
 
     /// Copies `bytes` into it from `at` on, as far as it reaches; returns how many.
     pub fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
-        // SAFETY: the object has `length` bytes, which no other code has seen.
+        // SAFETY: the object has `length` bytes, which no other code has seen: `bytes` are others.
         unsafe { copy_into(self.base, self.length, at, bytes) }
     }
 

@@ -94,10 +94,10 @@ impl ReadAhead {
 }
 
 impl ReadAhead {
-    /// Copies the bytes of a range, an offset and a length, by `copy`, which is given a place in
-    /// the range and bytes, and returns how many of them it took. Returns how many bytes there
-    /// were, fewer only at the end of the file. Returns `None` if another call uses the reader, or
-    /// if a request failed, of these bytes or of later ones.
+    /// Copies the bytes of a range, an offset and a length. `copy` is given a place in the range
+    /// and bytes, and returns how many of them it took. Returns how many bytes there were, fewer
+    /// only at the end of the file. Returns `None` if another call uses the reader, or if a request
+    /// of the reader failed; a part of the range may have been copied then.
     fn ahead(
         &self,
         py: Python<'_>,
@@ -110,8 +110,9 @@ impl ReadAhead {
         };
         let Some(mut reader) = reader else { return Ok(None) };
         let count = fill(py, &mut reader, range, copy);
-        let old = self.put_back(reader, forgotten);
-        py.detach(|| drop(old));
+        if let Some(old) = self.put_back(reader, forgotten) {
+            py.detach(|| drop(old));
+        }
         count
     }
 

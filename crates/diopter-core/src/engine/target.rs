@@ -108,7 +108,7 @@ struct Seal {
 pub struct TargetRef(Arc<Target>);
 
 /// A file that a request of an engine is for, or a pointer to such a file: `&File`, `Arc<File>`,
-/// `&Arc<File>`.
+/// `&Arc<File>`. Only diopter implements it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a file that an engine can use",
     note = "pass a `diopter::File`, or a reference, `Arc`, `Rc` or `Box` of one"
@@ -135,7 +135,7 @@ macro_rules! as_target_of_pointers {
     )*};
 }
 
-as_target_of_pointers!(&T, Box<T>, Rc<T>, Arc<T>);
+as_target_of_pointers!(&T, &mut T, Box<T>, Rc<T>, Arc<T>);
 
 /// Where a target finds the inode lock that it shares with other targets of its inode.
 type InodeLockSource = Box<dyn Fn() -> Arc<InodeLock> + Send + Sync>;

@@ -99,8 +99,7 @@ fn recent_of(target: &Arc<Target>) -> usize {
 mod tests {
     use super::*;
     use crate::backend::sim::{Disk, World};
-    use crate::engine::target::AsTarget;
-    use crate::engine::target::{Access, Blocks};
+    use crate::engine::target::{Access, AsTarget, Blocks};
     use crate::map::Identity;
 
     fn target() -> Arc<Target> {

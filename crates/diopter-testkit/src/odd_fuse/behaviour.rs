@@ -4,7 +4,7 @@
 pub(super) const TOO_LARGE_BY: u64 = 5000;
 
 /// The byte that cannot be read or written where a sector is bad.
-pub(super) const BAD_BYTE: u64 = 200_000;
+pub(super) const BAD_BYTE: u64 = 100_000;
 
 /// Longest content of a symbolic link with [`Odd::ShortLinks`].
 pub(super) const SHORT_LINK_BYTES_MAX: usize = 100;
@@ -66,9 +66,9 @@ pub enum Odd {
     NoStatfs,
     /// Files are read and written through the page cache, unless they are open with O_DIRECT.
     Cached,
-    /// A read that contains byte 200,000 fails: EIO.
+    /// A read that contains byte 100,000 fails: EIO.
     BadRead,
-    /// A write that contains byte 200,000 fails: EIO.
+    /// A write that contains byte 100,000 fails: EIO.
     BadWrite,
 }
 

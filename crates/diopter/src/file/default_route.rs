@@ -29,8 +29,8 @@ pub fn default_route() -> Result<RoutePolicy, SetupError> {
     route.ok_or_else(|| SetupError::new(what, None, Errno::EINVAL, remedy))
 }
 
-/// Returns whether the default route is [`RoutePolicy::Adaptive`]; not for a variable whose value
-/// is refused.
+/// Returns true if the default route is [`RoutePolicy::Adaptive`]. Returns false where
+/// [`default_route`] fails.
 #[must_use]
 pub fn is_adaptive_by_default() -> bool {
     matches!(default_route(), Ok(RoutePolicy::Adaptive))

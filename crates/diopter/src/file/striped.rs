@@ -173,8 +173,6 @@ impl Deref for StripedFile {
     }
 }
 
-/// As of a [`File`].
-#[doc(hidden)]
 impl AsTarget for StripedFile {
     fn as_target(&self) -> &Arc<Target> {
         self.0.as_target()

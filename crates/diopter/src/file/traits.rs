@@ -80,8 +80,6 @@ impl File {
     }
 }
 
-/// For the engine of `diopter-core`, which the tests and tools of this workspace use directly.
-#[doc(hidden)]
 impl AsTarget for File {
     fn as_target(&self) -> &Arc<Target> {
         &self.inner.target

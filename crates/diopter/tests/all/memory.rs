@@ -153,9 +153,10 @@ fn a_request_takes_a_file_by_any_pointer() {
     let open = || File::open(&path).expect("it exists");
     let engine = Engine::new(EngineOptions::DEFAULT).expect("an engine");
     let read = || Request::read(0, vec![0; 100]);
-    let shared = Arc::new(open());
+    let (mut owned, shared) = (open(), Arc::new(open()));
     let started = [
-        engine.start(open(), read()),
+        engine.start(&mut owned, read()),
+        engine.start(owned, read()),
         engine.start(Box::new(open()), read()),
         engine.start(std::rc::Rc::new(open()), read()),
         engine.start(&shared, read()),
