@@ -37,9 +37,9 @@ fn a_device_is_read_and_written_and_its_limits_are_reported() {
     };
     assert_eq!(text_of("length"), [1280 << 10, 1280 << 10, 1280 << 10, 256 << 10]);
     assert_eq!(text_of("ended_by"), ["size-limit", "size-limit", "size-limit", "end-of-request"]);
-    assert_eq!(text_of("device_requests_max"), [3, 3, 3, 1]);
+    assert_eq!(text_of("device_requests_max"), [4, 4, 4, 1]);
     let text = place.stdout(&line);
-    assert!(text.contains("requests") && text.contains("1 to 3  direct"), "{text}");
+    assert!(text.contains("requests") && text.contains("1 to 4  direct"), "{text}");
     let line = format!("{line} --bio-bytes-max 1M");
     assert_eq!(place.json(&line)["bios"].as_array().unwrap().len(), 4);
     let text = place.stdout(&format!("explain read {device}::/file --offset 0 --length 52k"));

@@ -105,10 +105,11 @@ impl DeviceLimits {
     /// `at` of the device on, whose memory begins at `address` in scattered pages of `page_bytes`;
     /// `None` if it is not known.
     ///
-    /// The kernel makes bios of 256 pages of such memory, and each request of one is as long as
-    /// size and segments allow. A few pages that are adjacent make a bio longer: its end may then
-    /// be a short further request, or, if only segments cut so far, it may be cut for its size in
-    /// addition.
+    /// The kernel makes bios of 256 pages of such memory, and each request of a bio is as long as
+    /// size and segments allow. Adjacent pages make a bio longer. The end of each bio but the last
+    /// may then be a short further request; if only segments cut so far, a bio may instead be cut
+    /// for its size in addition. A bio with a limit of `n` pages for each request cannot do both:
+    /// all of its requests but the last have `n` pages or more.
     #[must_use]
     pub fn requests_max(&self, at: u64, address: u64, bytes: u64, page_bytes: u64) -> Option<u64> {
         if *self == DeviceLimits::NONE {
@@ -130,8 +131,8 @@ impl DeviceLimits {
             done += by_size.min(by_memory);
             requests += 1;
         }
-        let more = if is_size_met { bios - 1 } else { self.cuts_by_size(at, bytes) };
-        Some(requests + more)
+        let cuts = if is_size_met { 0 } else { self.cuts_by_size(at, bytes) };
+        Some(requests + cuts.max(bios - 1))
     }
 
     /// Returns the smallest number of requests that the kernel sends for that bio: with contiguous

@@ -228,17 +228,18 @@ fn the_kernel_makes_of_a_bio_what_its_pages_make_of_it_at_most() {
     let requests = |at, address, bytes| device.requests_max(at, address, bytes, 4096);
     assert_eq!(requests(0, 0, 512 << 10), Some(1));
     assert_eq!(requests(0, 512, 512 << 10), Some(2), "a page more");
-    assert_eq!(requests(0, 0, 1280 << 10), Some(3), "two bios of the kernel, one cut once");
-    assert_eq!(requests(512, 0, 1280 << 10), Some(4), "and once more for its size");
+    assert_eq!(requests(0, 0, 1 << 20), Some(2), "one bio of the kernel, cut once");
+    assert_eq!(requests(0, 0, 1280 << 10), Some(3 + 1), "two bios, and the end of the first");
+    assert_eq!(requests(512, 0, 1280 << 10), Some(3 + 1), "or a cut for its size");
     assert_eq!(DeviceLimits::NONE.requests_max(0, 0, 4096, 4096), None);
     // In larger pages it takes as many of them to make a second request.
     for page in [16 << 10, 64 << 10] {
         let few = DeviceLimits { bytes_max: u64::MAX, ..device };
         assert_eq!(few.requests_max(0, 0, 128 * page, page), Some(1));
         assert_eq!(few.requests_max(0, 512, 128 * page, page), Some(2), "a page more");
-        assert_eq!(few.requests_max(0, 0, 512 * page, page), Some(4));
+        assert_eq!(few.requests_max(0, 0, 512 * page, page), Some(4 + 1));
     }
-    assert_eq!(requests(0, 0, 4 << 20), Some(8 + 3), "eight for memory, and three cuts for size");
+    assert_eq!(requests(0, 0, 4 << 20), Some(8 + 3), "eight for memory, and ends of bios");
     assert_eq!(device.requests_min(0, 4 << 20), Some(4), "in one piece of memory");
     let small = DeviceLimits { bytes_max: 64 << 10, ..device };
     assert_eq!(small.requests_max(0, 0, 4 << 20, 4096), Some(64 + 3), "and ends of bios");

@@ -4,6 +4,7 @@
 use diopter_testkit::env::Capability;
 use std::fs;
 use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +14,8 @@ use diopter::history::BoundaryPolicy;
 use diopter::images::Image;
 use diopter::{File, IoBuf, OpenOptions, Policies};
 use diopter_core::bio::EndedBy;
+use diopter_os::buf::Pages;
+use rustix::fs::OFlags;
 
 use super::env;
 use super::machine::{self, FileSystem, Loop, Mount};
@@ -158,7 +161,7 @@ fn a_bio_of_many_pages_is_as_many_requests_as_its_memory_makes_it() {
     let lengths: Vec<u64> = plan.bios.iter().map(|bio| bio.draft.runs.length() / KIB).collect();
     assert_eq!(lengths, [1280, 1280, 1280, 256]);
     let most: u64 = plan.bios.iter().map(|bio| bio.device_requests_max.unwrap()).sum();
-    assert_eq!(most, 10);
+    assert_eq!(most, 13);
     let mut memory = memory(length);
     let counted = device.counted(|| assert!(file.read_at(&mut memory, offset).is_ok()));
     assert!((4..=most).contains(&counted.reads), "{counted:?}");
@@ -233,6 +236,37 @@ fn the_requests_of_a_raw_device_are_those_that_it_counts() {
     set_max_sectors(&device, 512);
     assert_eq!(requests(&file, (0, 4 * MIB)), (8, 8 + 3), "and the ends of three bios");
     assert_eq!(requests(&file, (0, MIB)), (2, 2), "one bio, however it lies");
+}
+
+/// 17 pages that lie together are two segments of 64 KiB and one vec, so the first bio of 256 vecs
+/// has 257 segments. The vecs are those of one call, since [`File`] makes several of them.
+#[test]
+fn a_few_pages_that_lie_together_make_no_more_requests_than_the_plan_has() {
+    let _machine = machine::alone();
+    if let Some(why) = machine::loop_missing() {
+        return env::skip(Capability::Loop, why);
+    }
+    let device = Loop::new("together", 8 * MIB, 512).unwrap();
+    set_max_sectors(&device, 1280);
+    let file = File::open(device.device()).unwrap();
+    let (least, most) = requests(&file, (0, 1280 * KIB));
+    assert_eq!((least, most), (1, 4));
+    let mut huge = IoBuf::with_pages(2 << 20, Pages::Huge).unwrap();
+    huge.fill(1);
+    let mut pages: Vec<_> = huge.chunks_mut(4096).map(Some).collect();
+    let scattered = (19..pages.len()).step_by(2).chain((18..).step_by(2));
+    let order = (0..17).chain(scattered).take(320);
+    let mut slices: Vec<_> =
+        order.map(|page| IoSliceMut::new(pages[page].take().unwrap())).collect();
+    let direct = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::DIRECT.bits().cast_signed())
+        .open(device.device())
+        .unwrap();
+    let counted = counted(&device, || {
+        assert_eq!(rustix::io::preadv(&direct, &mut slices, 0), Ok(1280 << 10));
+    });
+    assert!((least..=most).contains(&counted.reads), "{counted:?}");
 }
 
 #[test]
