@@ -24,7 +24,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use diopter::engine::{RoutePolicy, is_adaptive_by_default};
+use diopter::engine::RoutePolicy;
+use diopter::internals::is_adaptive_by_default;
 use futures_util::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;

@@ -40,7 +40,8 @@ impl NewBytes {
 
     /// Copies `bytes` into it from `at` on, as far as it reaches; returns how many.
     pub fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
-        // SAFETY: the object has `length` bytes, which no other code has seen: `bytes` are others.
+        // SAFETY: the object has `length` bytes. No other code has a reference to the object, so
+        // `bytes` do not overlap with them.
         unsafe { copy_into(self.base, self.length, at, bytes) }
     }
 

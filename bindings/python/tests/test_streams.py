@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
 import pathlib
 import random
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import diopter_io
 import pytest
+from conftest import skip
 
 MIB = 1 << 20
 
@@ -64,13 +68,41 @@ def test_what_is_forgotten_stays_forgotten_while_another_thread_reads(
                     ahead.read(4096, at)  # noqa: B023
 
             new = bytes([turn]) * 4096
-            thread = threading.Thread(target=reads)
-            thread.start()
-            file.write_at(new, MIB)
-            ahead.forget()
-            thread.join()
+            with ThreadPoolExecutor(1) as pool:
+                reading = pool.submit(reads)
+                file.write_at(new, MIB)
+                ahead.forget()
+            reading.result()
             assert ahead.read(4096, MIB) == new
             file.write_at(old[MIB : MIB + 4096], MIB)
+
+
+def test_a_reader_of_a_bad_sector_raises_and_returns_no_part(tmp_path: pathlib.Path) -> None:
+    """A part would read as the end of the file."""
+    image = tmp_path / "image"
+    data = os.urandom(8 * MIB)
+    image.write_bytes(data)
+    attach = ["losetup", "--find", "--show", "--direct-io=on", image]
+    attached = subprocess.run(attach, capture_output=True, text=True)  # noqa: S603
+    if attached.returncode != 0:
+        skip("loop", attached.stderr)
+    device = attached.stdout.strip()
+    try:
+        # The device keeps its size, and fails reads of what its file no longer has.
+        os.truncate(image, 5 * MIB)
+        with diopter_io.open(device) as file, file.reader() as reader:
+            assert reader.read(MIB) == data[:MIB]
+            with pytest.raises(OSError) as caught:
+                reader.read(6 * MIB)
+            assert caught.value.errno == errno.EIO
+            memory = bytearray(6 * MIB)
+            with pytest.raises(OSError) as caught:
+                reader.readinto(memory)
+            assert caught.value.errno == errno.EIO
+            assert reader.tell() == MIB
+            assert reader.read(4 * MIB) == data[MIB : 5 * MIB]
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)  # noqa: S603, S607
 
 
 def test_streams_are_those_of_the_standard_library(path: pathlib.Path) -> None:

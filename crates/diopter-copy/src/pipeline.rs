@@ -7,10 +7,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use diopter::engine::{BackendChoice, DepthReport, is_adaptive_by_default};
-use diopter::internals::EngineRequest;
-use diopter::internals::Progress;
-use diopter::internals::{Event, Host, Limits, Pass, Pump, Step, Stopped};
+use diopter::engine::{BackendChoice, DepthReport};
+use diopter::internals::{
+    EngineRequest, Event, Host, Limits, Pass, Progress, Pump, Step, Stopped, is_adaptive_by_default,
+};
 use diopter::{
     Engine, EngineOptions, Errno, Error, File, FileRange, IoBuf, IoError, Request, SetupError,
 };

@@ -28,9 +28,7 @@
 
 #[cfg(feature = "tokio")]
 pub use crate::file::register_buffers_for_futures;
-pub use crate::file::{
-    AsyncDriver, WriterOptions, default_route, is_adaptive_by_default, use_for_futures,
-};
+pub use crate::file::{AsyncDriver, WriterOptions, default_route, use_for_futures};
 pub use diopter_core::backend::UringOptions;
 pub use diopter_core::bio::Draft;
 pub use diopter_core::bio::object_queues::MergePolicy;

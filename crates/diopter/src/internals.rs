@@ -1,6 +1,7 @@
 //! Names that diopter's own tools and bindings use in addition to the public interface. **Not
 //! promised**: any version may change them.
 
+pub use crate::file::is_adaptive_by_default;
 pub use diopter_core::backend::{
     Backend, Capabilities, Choice, Completions, LentBio, Register, SelectedBackend, Wait,
 };
