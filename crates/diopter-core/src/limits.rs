@@ -157,8 +157,9 @@ pub const IO_THREADS_MAX: usize = 4;
 /// Results of abandoned writes that one open file keeps until they are queried.
 pub const ABANDONED_MAX: usize = 128;
 
-/// Time that an asynchronous sync waits for a next write of a dropped future to complete, if the
-/// thread that submitted the writes may make no call that would complete them.
+/// Time that an asynchronous sync waits for a next write of a dropped future to complete, and that
+/// a write or a `set_len` waits for writes to the same blocks, if the thread that submitted the
+/// writes may make no call that would complete them.
 pub const ABANDONED_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Waiting requests of futures are bounded by the futures, which their callers hold. At most one in

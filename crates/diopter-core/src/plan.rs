@@ -71,8 +71,8 @@ pub struct PlannedBio {
     pub way: &'static str,
     /// True if it reads an edge block that a write changes in part.
     pub is_edge_read: bool,
-    /// The largest number of requests that the kernel sends to the device for it: with no two pages
-    /// of its memory adjacent. `None` if it is not known: the device has no queue of requests or
+    /// The largest number of requests that the kernel sends to the device for it, wherever the
+    /// pages of its memory are. `None` if it is not known: the device has no queue of requests or
     /// there is no single one, the file system does not report the blocks, or the I/O is buffered.
     pub device_requests_max: Option<u64>,
     /// The smallest number: with contiguous memory.

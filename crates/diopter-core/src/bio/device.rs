@@ -23,6 +23,8 @@ pub struct DeviceLimits {
     /// A bio that the kernel cuts for its size is cut on a multiple of this on the device: its
     /// physical block, a power of two.
     pub line: u64,
+    /// A bio that the kernel cuts for its memory is cut on a multiple of this: the logical block.
+    pub block: u64,
     /// Limits of the memory.
     pub segments: SegmentLimits,
 }
@@ -30,7 +32,7 @@ pub struct DeviceLimits {
 impl DeviceLimits {
     /// No limits: for a file without a single block device below it, or on one that takes any bio.
     pub const NONE: DeviceLimits =
-        DeviceLimits { bytes_max: u64::MAX, line: 1, segments: SegmentLimits::NONE };
+        DeviceLimits { bytes_max: u64::MAX, line: 1, block: 1, segments: SegmentLimits::NONE };
 
     /// Returns the limits of a queue. A device without a queue of requests (zram, md, dm) gets each
     /// bio whole, and its driver handles it as it likes; its limits are for devices stacked on it.
@@ -47,6 +49,7 @@ impl DeviceLimits {
         DeviceLimits {
             bytes_max: bytes.unwrap_or(u64::MAX),
             line: line.unwrap_or(1),
+            block: queue.logical_block_size.unwrap_or(1).max(1),
             segments: SegmentLimits {
                 count_max: count.and_then(Result::ok).unwrap_or(u32::MAX),
                 bytes_max: queue.max_segment_size.map_or(u64::MAX, |bytes| bytes.max(least)),
@@ -102,14 +105,12 @@ impl DeviceLimits {
     }
 
     /// Returns the largest number of requests that the kernel sends for a bio of `bytes` from byte
-    /// `at` of the device on, whose memory begins at `address` in scattered pages of `page_bytes`;
-    /// `None` if it is not known.
+    /// `at` of the device on, whose memory begins at `address` in pages of `page_bytes`; `None` if
+    /// it is not known.
     ///
-    /// The kernel makes bios of 256 pages of such memory, and each request of a bio is as long as
-    /// size and segments allow. Adjacent pages make a bio longer. The end of each bio but the last
-    /// may then be a short further request; if only segments cut so far, a bio may instead be cut
-    /// for its size in addition. A bio with a limit of `n` pages for each request cannot do both:
-    /// all of its requests but the last have `n` pages or more.
+    /// The kernel makes bios of 256 pages of scattered memory, and each request of a bio is as long
+    /// as size and segments allow. Pages that are adjacent only make requests and bios longer; but
+    /// the end of each bio but the last may then be a further request.
     #[must_use]
     pub fn requests_max(&self, at: u64, address: u64, bytes: u64, page_bytes: u64) -> Option<u64> {
         if *self == DeviceLimits::NONE {
@@ -118,21 +119,25 @@ impl DeviceLimits {
         let in_page = address % page_bytes;
         let within = |pages: u64, done: u64| pages * page_bytes - (in_page + done) % page_bytes;
         let segments = u64::from(self.segments.count_max);
-        let (mut requests, mut bios, mut is_size_met) = (0, 0, false);
+        let in_segments = segments.saturating_mul(self.segments.bytes_max);
+        let in_blocks = |bytes: u64| match bytes - bytes % self.block {
+            0 => bytes,
+            whole => whole,
+        };
+        let (mut requests, mut bios) = (0, 0_u64);
         let (mut done, mut bio_end) = (0, 0);
         while done < bytes {
             if done == bio_end {
-                bio_end = bytes.min(done + within(KERNEL_VECS_MAX, done));
+                bio_end = bytes.min(done + in_blocks(within(KERNEL_VECS_MAX, done)));
                 bios += 1;
             }
             let by_size = self.bytes_at(at.saturating_add(done));
-            let by_memory = within(segments.min(KERNEL_VECS_MAX), done).min(bio_end - done);
-            is_size_met |= by_size <= by_memory && by_size < bytes - done;
-            done += by_size.min(by_memory);
+            let in_pages = within(segments.min(KERNEL_VECS_MAX), done);
+            let by_memory = in_blocks(in_pages.min(in_segments));
+            done += by_size.min(by_memory).min(bio_end - done);
             requests += 1;
         }
-        let cuts = if is_size_met { 0 } else { self.cuts_by_size(at, bytes) };
-        Some(requests + cuts.max(bios - 1))
+        Some(requests + bios.saturating_sub(1))
     }
 
     /// Returns the smallest number of requests that the kernel sends for that bio: with contiguous

@@ -54,8 +54,9 @@ impl Core {
     /// this thread started before, on this engine or another.
     ///
     /// # Errors
-    /// `EBUSY` when writes of this process are not over within [`INODE_LOCK_WAIT_MAX`]; at once
-    /// where the backend of an engine that was dropped may have one of them.
+    /// `EBUSY` when writes of this process have not completed within [`INODE_LOCK_WAIT_MAX`], or
+    /// within `ABANDONED_WAIT_MAX` if no thread may continue one of the writes; at once where the backend
+    /// of an engine that was dropped may have one of the writes.
     pub fn exclusively<R>(&mut self, target: &Target, f: impl FnOnce() -> R) -> Result<R, Errno> {
         let deadline = Deadline::after(INODE_LOCK_WAIT_MAX);
         loop {
@@ -66,7 +67,7 @@ impl Core {
             } else {
                 break;
             }
-            if deadline.left().is_zero() {
+            if wait::is_lock_wait_over(deadline.waited()) {
                 return Err(Errno::EBUSY);
             }
         }
@@ -83,7 +84,7 @@ impl Core {
                     return Ok(result);
                 }
                 Err(seen) => {
-                    if seen.is_for_ever || deadline.left().is_zero() {
+                    if seen.is_for_ever || wait::is_lock_wait_over(deadline.waited()) {
                         inode_lock.cancel(&mut ticket);
                         return Err(Errno::EBUSY);
                     }

@@ -50,7 +50,7 @@ pub use options::{BackendChoice, EngineOptions};
 pub use run::Order;
 pub use scope::{Scope, ScopedRequest};
 pub(crate) use this_thread::reap_this_thread;
-pub use this_thread::{reap_shared, set_reap_shared, shard};
+pub use this_thread::{RuntimeEngines, reap_shared, set_runtime_engines, shard};
 pub use thread::{
     if_thread_engine, options_of_this_thread, use_for_this_thread, with_thread_engine,
 };

@@ -18,23 +18,35 @@ pub(crate) trait ThreadEngine {
     fn reap(&mut self, outside: &mut Outside) -> bool;
 }
 
-/// Runs rounds of engines that belong to no thread; returns true if one has something in flight.
-type ReapShared = fn(&mut Outside) -> bool;
+/// The engines that serve runtimes.
+#[derive(Clone, Copy, Debug)]
+pub struct RuntimeEngines {
+    /// Runs rounds of the engines that belong to no thread; returns true if one has something in
+    /// flight.
+    pub reap_shared: fn(&mut Outside) -> bool,
+    /// Returns true if an engine may have requests in flight that no thread continues.
+    pub are_some_left: fn() -> bool,
+}
 
-/// How the engines are reached that belong to no thread, once there is one.
-static REAP_SHARED: OnceLock<ReapShared> = OnceLock::new();
+/// How the engines of runtimes are reached, once there is one.
+static OF_RUNTIMES: OnceLock<RuntimeEngines> = OnceLock::new();
 
-/// Sets how engines that belong to no thread are reached.
-pub fn set_reap_shared(reap_shared: ReapShared) {
-    REAP_SHARED.get_or_init(|| reap_shared);
+/// Sets how the engines of runtimes are reached.
+pub fn set_runtime_engines(engines: RuntimeEngines) {
+    OF_RUNTIMES.get_or_init(|| engines);
+}
+
+/// Returns true if an engine of a runtime may have requests in flight that no thread continues.
+pub(crate) fn are_some_left() -> bool {
+    OF_RUNTIMES.get().is_some_and(|engines| (engines.are_some_left)())
 }
 
 /// Inside code of a user that diopter has called, runs rounds of the engines that belong to no
 /// thread: the thread that would do so may be this one. Returns true if one of the engines has
 /// something in flight.
 pub fn reap_shared(outside: &mut Outside) -> bool {
-    let reap_shared = REAP_SHARED.get().filter(|_| is_inside_foreign_code());
-    reap_shared.is_some_and(|reap_shared| reap_shared(outside))
+    let engines = OF_RUNTIMES.get().filter(|_| is_inside_foreign_code());
+    engines.is_some_and(|engines| (engines.reap_shared)(outside))
 }
 
 /// Runs a function on the thread's own engine, if there is one that is not in use.

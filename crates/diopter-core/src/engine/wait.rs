@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::backend::Wait;
 use crate::clock;
 use crate::clock::Nanos;
-use crate::limits::WAIT_SLICE;
+use crate::engine::this_thread::are_some_left;
+use crate::limits::{ABANDONED_WAIT_MAX, INODE_LOCK_WAIT_MAX, WAIT_SLICE};
 use crate::policy::WaitPolicy;
 
 /// How long a blocked writer sleeps before it checks the other engines of its thread again.
@@ -20,6 +21,12 @@ pub(crate) fn turn_wait(policy: WaitPolicy, left: Duration) -> Wait {
     }
 }
 
+/// Returns true if a wait for writes of others to the same blocks ends after this time: early if no
+/// thread may continue one of the writes.
+pub(crate) fn is_lock_wait_over(waited: Duration) -> bool {
+    waited > INODE_LOCK_WAIT_MAX || waited > ABANDONED_WAIT_MAX && are_some_left()
+}
+
 /// A wait that ends.
 pub struct Deadline {
     since: Nanos,
@@ -31,8 +38,13 @@ impl Deadline {
         Deadline { since: clock::now(), limit }
     }
 
+    /// Returns the time that has passed.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_nanos(clock::now().since(self.since))
+    }
+
     /// Returns the time that is left; zero when it has passed.
     pub fn left(&self) -> Duration {
-        self.limit.saturating_sub(Duration::from_nanos(clock::now().since(self.since)))
+        self.limit.saturating_sub(self.waited())
     }
 }

@@ -335,6 +335,44 @@ fn check_sync_of_what_is_left(leave: fn(Runtime) -> Option<Runtime>) {
     drop(runtime);
 }
 
+/// As [`check_sync_of_what_is_left`], of calls that wait for the blocks of writes, which are in
+/// flight.
+fn check_writes_beside_what_is_left() {
+    let (file, _) = file_of(17 * MIB, env::seed());
+    let runtime = current_thread();
+    // More bytes than a device takes while the runtime ends.
+    let mut writes: Vec<_> = (0..16)
+        .map(|n| file.write_at_async(memory_of(&vec![7; 1 << 20]), n * u64::try_from(MIB).unwrap()))
+        .collect();
+    runtime.block_on(async {
+        for write in &mut writes {
+            assert!(poll_once(write, Waker::noop()).is_pending());
+        }
+        tokio::task::yield_now().await;
+    });
+    thread::spawn(move || drop(runtime)).join().unwrap();
+    drop(writes);
+    assert!(file.take_abandoned().in_flight > 0);
+    let calls: [fn(&File) -> diopter::Result<()>; 3] = [
+        |file| file.write_at(&vec![1; 16 << 20], 5).map(drop),
+        |file| drive(&mut file.write_at_async(vec![1; 16 << 20], 5)).0.map(drop),
+        |file| file.set_len(1 << 20),
+    ];
+    let started = Instant::now();
+    let elsewhere = calls.map(|call| {
+        let its = file.clone();
+        thread::spawn(move || call(&its))
+    });
+    for (number, call) in elsewhere.into_iter().enumerate() {
+        let error = call.join().unwrap().expect_err(&format!("call {number}"));
+        assert_eq!(error.errno(), Errno::EBUSY, "call {number}");
+    }
+    let waited = started.elapsed();
+    assert!((ABANDONED_WAIT_MAX..2 * ABANDONED_WAIT_MAX).contains(&waited), "{waited:?}");
+    drive(&mut file.sync_data_async()).unwrap();
+    assert_eq!(content(&file, 0, 16 << 20), vec![7; 16 << 20], "they have changed nothing");
+}
+
 #[test]
 fn a_sync_waits_for_a_thread_that_makes_no_call_but_not_for_ever() {
     let leaves: [fn(Runtime) -> Option<Runtime>; 2] = [Some, |runtime| {
@@ -345,6 +383,7 @@ fn a_sync_waits_for_a_thread_that_makes_no_call_but_not_for_ever() {
         for leave in leaves {
             scope.spawn(move || check_sync_of_what_is_left(leave));
         }
+        scope.spawn(check_writes_beside_what_is_left);
     });
 }
 

@@ -170,8 +170,8 @@ pub struct Bio {
     pub way: &'static str,
     /// True if it reads an edge block that the write changes in part.
     pub is_edge_read: bool,
-    /// Most requests that the kernel sends to the device for it: when no two pages of its memory
-    /// are contiguous. Null if unknown: without a single device with a request queue, where the
+    /// Most requests that the kernel sends to the device for it, wherever the pages of its memory
+    /// are. Null if unknown: without a single device with a request queue, where the
     /// file system does not report the extents, or through the page cache.
     pub device_requests_max: Option<u64>,
     /// Fewest requests: when all of its memory is contiguous.

@@ -10,11 +10,10 @@ use crate::engine::admit::buffered;
 use crate::engine::run::next::{Next, Obstacle};
 use crate::engine::run::pending::{LockState, Pending};
 use crate::engine::target::Target;
+use crate::engine::wait::is_lock_wait_over;
 use crate::error::IoErrorKind;
 use crate::inode_lock::Contended;
-use crate::limits::{
-    FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, OWN_LOCK_WAIT_MAX, TRIES_APART_MAX, YIELD_MAX,
-};
+use crate::limits::{FILE_SIZE_MAX, OWN_LOCK_WAIT_MAX, TRIES_APART_MAX, YIELD_MAX};
 use crate::policy::{Policies, RoutePolicy};
 use crate::units::{FileRange, is_aligned};
 
@@ -109,7 +108,7 @@ pub fn acquire(
     let waited = Duration::from_nanos(now.since(*waits_since));
     let is_for_ever =
         matches!(&obstacle, Some(Obstacle::InodeLock(contended)) if contended.is_for_ever);
-    if is_for_ever || waited > INODE_LOCK_WAIT_MAX {
+    if is_for_ever || is_lock_wait_over(waited) {
         return pending.fail(Errno::EBUSY, pending.rest());
     }
     if let Some(Obstacle::Lock(range)) = obstacle

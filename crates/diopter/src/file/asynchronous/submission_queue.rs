@@ -10,7 +10,7 @@ use tokio::runtime::{Handle, Id};
 
 use diopter_core::clock;
 use diopter_core::clock::Nanos;
-use diopter_core::engine::{set_reap_shared, shard};
+use diopter_core::engine::{RuntimeEngines, set_runtime_engines, shard};
 use diopter_core::limits::{
     ABANDONED_WAIT_MAX, UNDRIVEN_WAIT_MAX, WORKER_IDLE, WORKER_RINGS_MAX, WORKER_WAIT_MAX,
 };
@@ -164,7 +164,7 @@ impl SubmissionQueue {
         }
         if is_new {
             watch_submission_queues(steal_stalled);
-            set_reap_shared(reap_workers);
+            set_runtime_engines(RuntimeEngines { reap_shared: reap_workers, are_some_left });
         }
     }
 

@@ -63,7 +63,7 @@ fn device() -> impl Strategy<Value = DeviceLimits> {
     (bytes, line, segments, mask).prop_map(|(blocks, line, (count_max, segment), mask)| {
         let bytes_max = segment * BLOCK;
         let segments = SegmentLimits { count_max, bytes_max, virt_boundary_mask: mask };
-        DeviceLimits { bytes_max: blocks * BLOCK, line, segments }
+        DeviceLimits { bytes_max: blocks * BLOCK, line, block: 512, segments }
     })
 }
 
@@ -224,13 +224,20 @@ fn a_queue_says_what_a_request_may_be_and_no_queue_says_nothing() {
 #[test]
 fn the_kernel_makes_of_a_bio_what_its_pages_make_of_it_at_most() {
     let segments = SegmentLimits { count_max: 128, bytes_max: 65536, virt_boundary_mask: 0 };
-    let device = DeviceLimits { bytes_max: 1280 << 10, line: 4096, segments };
+    let device = DeviceLimits { bytes_max: 1280 << 10, line: 4096, block: 512, segments };
     let requests = |at, address, bytes| device.requests_max(at, address, bytes, 4096);
     assert_eq!(requests(0, 0, 512 << 10), Some(1));
     assert_eq!(requests(0, 512, 512 << 10), Some(2), "a page more");
     assert_eq!(requests(0, 0, 1 << 20), Some(2), "one bio of the kernel, cut once");
     assert_eq!(requests(0, 0, 1280 << 10), Some(3 + 1), "two bios, and the end of the first");
-    assert_eq!(requests(512, 0, 1280 << 10), Some(3 + 1), "or a cut for its size");
+    assert_eq!(requests(512, 0, 1280 << 10), Some(3 + 1), "wherever it begins");
+    // The cut is on a block of the device, and the next request begins within a page.
+    let large = DeviceLimits { block: 4096, ..device };
+    assert_eq!(requests(0, 512, 1020 << 10), Some(2));
+    assert_eq!(large.requests_max(0, 512, 1020 << 10, 4096), Some(3));
+    let small = SegmentLimits { count_max: 2, bytes_max: 4096, ..segments };
+    let small = DeviceLimits { segments: small, ..device };
+    assert_eq!(small.requests_max(0, 0, 32 << 10, 64 << 10), Some(4), "segments below a page");
     assert_eq!(DeviceLimits::NONE.requests_max(0, 0, 4096, 4096), None);
     // In larger pages it takes as many of them to make a second request.
     for page in [16 << 10, 64 << 10] {
@@ -239,7 +246,7 @@ fn the_kernel_makes_of_a_bio_what_its_pages_make_of_it_at_most() {
         assert_eq!(few.requests_max(0, 512, 128 * page, page), Some(2), "a page more");
         assert_eq!(few.requests_max(0, 0, 512 * page, page), Some(4 + 1));
     }
-    assert_eq!(requests(0, 0, 4 << 20), Some(8 + 3), "eight for memory, and ends of bios");
+    assert_eq!(requests(0, 0, 4 << 20), Some(8 + 3), "and ends of bios");
     assert_eq!(device.requests_min(0, 4 << 20), Some(4), "in one piece of memory");
     let small = DeviceLimits { bytes_max: 64 << 10, ..device };
     assert_eq!(small.requests_max(0, 0, 4 << 20, 4096), Some(64 + 3), "and ends of bios");
