@@ -55,8 +55,8 @@ impl Core {
     ///
     /// # Errors
     /// `EBUSY` when writes of this process have not completed within [`INODE_LOCK_WAIT_MAX`], or
-    /// within `ABANDONED_WAIT_MAX` if no thread may continue one of the writes; at once where the backend
-    /// of an engine that was dropped may have one of the writes.
+    /// within `ABANDONED_WAIT_MAX` if no thread may continue one of the writes; at once where the
+    /// backend of an engine that was dropped may have one of the writes.
     pub fn exclusively<R>(&mut self, target: &Target, f: impl FnOnce() -> R) -> Result<R, Errno> {
         let deadline = Deadline::after(INODE_LOCK_WAIT_MAX);
         loop {
