@@ -15,7 +15,7 @@ help:
 	@echo "make install [PREFIX=/usr/local] [DESTDIR=]   dio, its libraries, manual and completions"
 	@echo "make uninstall [PREFIX=...] [DESTDIR=]        removes what was installed there"
 	@echo "make demo   [SIZE=2G] [ROUNDS=1]   copy a file with dio, cp and dd, side by side"
-	@echo "make test                          the quick lanes of CI, under 10 minutes"
+	@echo "make test                          the quick lanes of CI, under 10 minutes once built"
 	@echo "make test-all                      all lanes of CI, what .ci/run calls"
 	@echo "make suites [ONLY=name] [QUICK=1]  other projects' tests with and without dio run"
 	@echo "make soak   [TIME=1800] [SEED=n]   everything seeded or random, TIME seconds in total"
