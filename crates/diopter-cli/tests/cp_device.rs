@@ -50,6 +50,22 @@ fn source_of(size: u64) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
+fn a_source_that_is_mounted_read_write_is_refused_before_it_is_copied() {
+    let Some(disk) = device_of(16 * MIB) else { return };
+    let device = disk.device().to_owned();
+    let Some(mount) = mounted(disk, EXT4) else { return };
+    let dir = dir();
+    let target = dir.path().join("target");
+    let output = cp(&[], &device, &target);
+    assert_refused(&output, &["it is mounted read-write on", "--mounted"]);
+    assert!(!target.exists());
+    cp_well(&["--mounted"], &device, &target);
+    assert_eq!(std::fs::metadata(&target).unwrap().len(), 16 * MIB);
+    run("mount", &["-o", "remount,ro", mount.path().to_str().unwrap()]).unwrap();
+    cp_well(&[], &device, &target);
+}
+
+#[test]
 fn a_full_disk_of_a_striped_file_is_named_with_what_its_objects_need() {
     let Some(disk) = device_of(64 * MIB) else { return };
     let Some(disk) = mounted(disk, FileSystem::Ext4 { block: 4096, extra: &["-m0"] }) else {

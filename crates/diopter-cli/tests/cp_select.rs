@@ -291,6 +291,28 @@ fn names_that_match_a_pattern_are_left_out_and_the_source_is_not() {
         assert_eq!(found, expected, "{options:?}");
         fs::remove_dir_all(target).unwrap();
     }
+    let list = dir.path().join("list");
+    fs::write(&list, "# objects\n\n*.o\n/build/\n").unwrap();
+    let from = format!("--exclude-from={}", list.display());
+    let target = dir.path().join("target");
+    cp_well(&["-r", &from, "--exclude=b"], &source, &target);
+    let found: Vec<PathBuf> = picture(&target).into_iter().map(|(path, _)| path).collect();
+    let expected = ["", "a.c", "lib", "lib/build", "lib/build/d.c"].map(PathBuf::from);
+    assert_eq!(found, expected);
+    fs::remove_dir_all(target).unwrap();
+    for (content, why) in [
+        (&b"a\n\n[a\n"[..], "line 3"),
+        (b"\xff\n", "line 1: it is not UTF-8"),
+        (&[b'#'; (1 << 20) + 1], "at most 1 MiB"),
+    ] {
+        fs::write(&list, content).unwrap();
+        let output = cp(&["-r", &from], &source, &dir.path().join("target"));
+        assert_eq!(output.status.code(), Some(2));
+        assert!(message(&output).contains(why), "{}", message(&output));
+    }
+    fs::remove_file(&list).unwrap();
+    let output = cp(&["-r", &from], &source, &dir.path().join("target"));
+    assert!(message(&output).contains("it cannot be read"), "{}", message(&output));
     let output = cp(&["-r", "--exclude=[a"], &source, &dir.path().join("target"));
     assert_eq!(output.status.code(), Some(2));
     assert!(message(&output).contains("invalid value '[a' for '--exclude"), "{}", message(&output));

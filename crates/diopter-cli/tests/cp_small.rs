@@ -68,6 +68,23 @@ fn traced(strace: &[&str], copy: &[&str], paths: [&Path; 2]) -> Option<std::proc
     under_strace(strace, copy, paths).map(|mut command| command.output().unwrap())
 }
 
+/// True on a file system that `--flush=filesystem` flushes.
+fn is_flushed_together(dir: &Path) -> bool {
+    is_nameless(dir) || type_of(dir) == "btrfs"
+}
+
+/// True on a file system where a small file in a new directory has no name until it is flushed.
+fn is_nameless(dir: &Path) -> bool {
+    // stat(1) has one name for ext2, ext3 and ext4: none of the tests runs on the first two.
+    ["ext2/ext3", "xfs"].contains(&&*type_of(dir))
+}
+
+/// The type of a file system, as stat(1) names it.
+fn type_of(dir: &Path) -> String {
+    let found = Command::new("stat").args(["-f", "-c", "%T"]).arg(dir).output().unwrap();
+    String::from_utf8(found.stdout).unwrap().trim().to_owned()
+}
+
 /// Runs a copy of a tree in which system calls fail, and wants every file of it.
 fn copy_with(faults: &[&str]) {
     let dir = dir();
@@ -82,7 +99,16 @@ fn copy_with(faults: &[&str]) {
 #[test]
 fn kill_9_leaves_whole_files_only_and_the_next_copy_completes_them() {
     // strace counts the calls of each thread.
-    for (when, options) in [(1, "-r"), (2, "-r"), (3, "-r"), (2, "-a")] {
+    let cases = [
+        (1, "-r", "files"),
+        (2, "-r", "files"),
+        (3, "-r", "files"),
+        (2, "-a", "files"),
+        (1, "-r", "filesystem"),
+        (2, "-r", "filesystem"),
+        (2, "-a", "filesystem"),
+    ];
+    for (when, options, flush) in cases {
         let dir = dir();
         let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
         make_small(&source);
@@ -92,9 +118,16 @@ fn kill_9_leaves_whole_files_only_and_the_next_copy_completes_them() {
                 std::os::unix::fs::chown(entry.unwrap().path(), Some(65_534), None).unwrap();
             }
         }
-        let kill = format!("inject=fsync:signal=KILL:when={when}");
-        let strace = ["-o", "/dev/null", "-e", "trace=fsync", "-e", &kill];
-        let Some(killed) = traced(&strace, &[options], [&source, &target]) else { return };
+        let call = if flush == "files" { "fsync" } else { "syncfs" };
+        if call == "syncfs" && !is_flushed_together(dir.path()) {
+            continue;
+        }
+        let kill = format!("inject={call}:signal=KILL:when={when}");
+        let calls = format!("trace={call}");
+        let strace = ["-o", "/dev/null", "-e", &*calls, "-e", &kill];
+        let flush = format!("--flush={flush}");
+        let paths = [&*source, &target];
+        let Some(killed) = traced(&strace, &[options, &flush], paths) else { return };
         assert!(killed.status.signal() == Some(9) || killed.status.code() == Some(137));
         let complete = |path: &Path| path.extension().is_none_or(|it| it != "dio-part");
         let whole = walkdir::WalkDir::new(&target).into_iter().flatten();
@@ -102,7 +135,10 @@ fn kill_9_leaves_whole_files_only_and_the_next_copy_completes_them() {
             let path = entry.path().strip_prefix(&target).unwrap();
             assert_same(&source.join(path), entry.path());
         }
-        assert!(temporaries(&target) > 0, "it was killed with files in flight");
+        let names = walkdir::WalkDir::new(&target).into_iter().flatten();
+        let whole = names.filter(|it| it.file_type().is_file() && complete(it.path())).count();
+        assert!(u64::try_from(whole).unwrap() < DIRS * FILES, "it was killed with files in flight");
+        assert_eq!(temporaries(&target) == 0, is_nameless(dir.path()), "{options} {flush}");
         cp_well(&[options, "-T"], &source, &target);
         assert_eq!(temporaries(&target), 0, "{options}");
         assert_eq!(count_same(&source, &target), DIRS * FILES);
@@ -120,58 +156,194 @@ fn quoted(call: &str) -> Vec<&str> {
     call.split('"').skip(1).step_by(2).collect()
 }
 
-/// The order of the calls, from the log of strace: a file has a temporary's name when it is
-/// flushed, its flush returns before it gets its own, and that of a directory starts after the last
-/// name in it.
-#[test]
-fn a_file_is_flushed_before_it_gets_its_name_and_its_directory_after_that() {
-    let dir = dir();
-    let [source, target, log] = ["source", "target", "log"].map(|name| dir.path().join(name));
+/// A descriptor: the digits at the start of a text.
+fn number(text: &str) -> u32 {
+    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    text[..end].parse().unwrap()
+}
+
+/// A system call, from the lines of strace in which it begins and ends.
+struct Call {
+    begun: usize,
+    ended: usize,
+    text: String,
+}
+
+impl Call {
+    /// The arguments, if it is a call of this name.
+    fn of(&self, name: &str) -> Option<&str> {
+        self.text.strip_prefix(name)?.strip_prefix('(')
+    }
+
+    /// The descriptor that it returned.
+    fn returned(&self) -> u32 {
+        number(self.text.rsplit_once(" = ").unwrap().1)
+    }
+}
+
+/// The calls in a log of several threads that returned without an error.
+fn calls_in(log: &str) -> Vec<Call> {
+    let (mut begun, mut calls) = (BTreeMap::new(), Vec::new());
+    for (line, text) in log.lines().enumerate() {
+        let (thread, text) = text.split_once(' ').unwrap();
+        let text = text.trim_start();
+        if let Some(start) = text.strip_suffix("<unfinished ...>") {
+            begun.insert(thread, (line, start));
+        } else if text.starts_with("<... ") {
+            let (_, rest) = text.split_once(" resumed>").unwrap();
+            let (begun, start) = begun.remove(thread).unwrap();
+            calls.push(Call { begun, ended: line, text: format!("{start}{rest}") });
+        } else {
+            calls.push(Call { begun: line, ended: line, text: text.to_owned() });
+        }
+    }
+    calls.retain(|call| call.text.contains(" = ") && !call.text.contains(" = -1"));
+    calls
+}
+
+/// How a new file got its name.
+struct Named<'c> {
+    /// Its descriptor, and the line in which it was made.
+    file: u32,
+    made: usize,
+    by: &'c Call,
+    /// The directory that the name is in.
+    dir: &'c str,
+}
+
+/// The files that got their names: a file without a name by a link, another by a rename of its
+/// temporary.
+fn named_in(calls: &[Call]) -> Vec<Named<'_>> {
+    let (mut made, mut temporaries, mut named) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    for call in calls {
+        if let Some(arguments) = call.of("openat")
+            && arguments.contains("O_TMPFILE")
+        {
+            made.insert(call.returned(), call.ended);
+        } else if let Some(arguments) = call.of("linkat") {
+            let [from, name] = quoted(arguments)[..] else { panic!("{arguments}") };
+            let file = number(from.rsplit('/').next().unwrap());
+            let dir = path_in(arguments.split_once("\", ").unwrap().1);
+            if name.ends_with(".dio-part") {
+                temporaries.insert((dir, name), file);
+            } else {
+                named.push(Named { file, made: made[&file], by: call, dir });
+            }
+        } else if let Some(arguments) = call.of("renameat2").or_else(|| call.of("renameat")) {
+            let dir = path_in(arguments);
+            let file = temporaries.remove(&(dir, quoted(arguments)[0])).unwrap();
+            named.push(Named { file, made: made[&file], by: call, dir });
+        }
+    }
+    named
+}
+
+/// Copies a tree of small files under strace; the document and the log.
+fn copy_logged(dir: &Path, flush: &str) -> Option<(serde_json::Value, String)> {
+    let [source, target, log] = ["source", "target", "log"].map(|name| dir.join(name));
     make_small(&source);
     let calls = "trace=openat,linkat,fsync,renameat,renameat2,syncfs,sync";
     let strace = ["-o", log.to_str().unwrap(), "-e", calls];
-    let Some(copied) = traced(&strace, &["-r"], [&source, &target]) else { return };
+    let copied = traced(&strace, &["-r", flush, "--json"], [&source, &target])?;
     assert!(copied.status.success(), "{}", message(&copied));
-    let log = std::fs::read_to_string(&log).unwrap();
-    let number = |text: &str| -> String { text.chars().take_while(char::is_ascii_digit).collect() };
-    // Temporaries by descriptor, flushes by thread, and whether a temporary is flushed.
-    let (mut linked, mut started) = (BTreeMap::new(), BTreeMap::new());
-    let (mut is_flushed, mut dirs, mut named) = (BTreeMap::new(), Vec::new(), 0);
-    for line in log.lines() {
-        let (thread, call) = line.split_once(' ').unwrap();
-        let call = call.trim_start();
-        assert!(!call.contains("sync(") || call.starts_with("fsync("), "{call}");
-        if call.starts_with("linkat(") {
-            let [file, name] = quoted(call)[..] else { panic!("{call}") };
-            let (_, into) = call.split_once("\", ").unwrap();
-            linked.insert(number(file.rsplit('/').next().unwrap()), (path_in(into), name));
-            is_flushed.insert((path_in(into), name), false);
-        } else if let Some(file) = call.strip_prefix("fsync(") {
-            let Some(temporary) = linked.get(&number(file)).copied().filter(|_| file.contains('#'))
-            else {
-                dirs.push(path_in(file));
-                continue;
-            };
-            started.insert(thread, temporary);
-            if call.contains(" = 0") {
-                is_flushed.insert(started.remove(thread).unwrap(), true);
-            }
-        } else if call.contains("fsync resumed") {
-            assert!(call.contains(" = 0"), "{call}");
-            // That of a directory is not noted.
-            if let Some(temporary) = started.remove(thread) {
-                is_flushed.insert(temporary, true);
-            }
-        } else if call.starts_with("renameat") {
-            let into = path_in(call);
-            let temporary = (into, quoted(call)[0]);
-            assert_eq!(is_flushed.remove(&temporary), Some(true), "it is not flushed: {call}");
-            assert!(!dirs.contains(&into), "its directory was flushed before: {call}");
-            named += 1;
+    assert_eq!(count_same(&source, &target), DIRS * FILES);
+    let report = serde_json::from_slice(&copied.stdout).unwrap();
+    Some((report, std::fs::read_to_string(&log).unwrap()))
+}
+
+/// Every directory is flushed after the last name in it, and not before.
+fn check_dirs(calls: &[Call], named: &[Named<'_>]) {
+    let flushes = || calls.iter().filter_map(|call| Some((call, path_in(call.of("fsync")?))));
+    for Named { by, dir, .. } in named {
+        assert!(
+            flushes().all(|(flush, of)| of != *dir || flush.begun > by.ended),
+            "{dir} was flushed before: {}",
+            by.text
+        );
+        assert!(flushes().any(|(_, of)| of == *dir), "{dir} was not flushed");
+    }
+}
+
+/// The order of the calls: a file is flushed after it was made, its flush returns before it gets
+/// its name, and that of a directory starts after the last name in it.
+#[test]
+fn a_file_is_flushed_before_it_gets_its_name_and_its_directory_after_that() {
+    let dir = dir();
+    let Some((report, log)) = copy_logged(dir.path(), "--flush=files") else { return };
+    let calls = calls_in(&log);
+    let named = named_in(&calls);
+    for Named { file, made, by, .. } in &named {
+        let is_its_flush = |call: &Call| {
+            let of = call.of("fsync").map(number);
+            of == Some(*file) && *made < call.begun && call.ended < by.begun
+        };
+        assert!(calls.iter().any(is_its_flush), "it is not flushed: {}", by.text);
+    }
+    assert_eq!(u64::try_from(named.len()).unwrap(), DIRS * FILES);
+    assert!(!log.contains("syncfs(") && !log.contains(" sync("), "{log}");
+    assert_eq!(report["file_system_flushes"], 0);
+    check_dirs(&calls, &named);
+}
+
+/// As the test above, where one flush of the file system serves up to 128 files: its descriptor is
+/// opened before the first file that it serves is made.
+#[test]
+fn files_that_are_flushed_together_get_their_names_after_that() {
+    let dir = dir();
+    if !is_flushed_together(dir.path()) {
+        return;
+    }
+    let Some((report, log)) = copy_logged(dir.path(), "--flush=filesystem") else { return };
+    let calls = calls_in(&log);
+    // Line of the opening, and the call.
+    let (mut opened, mut flushes) = (BTreeMap::new(), Vec::new());
+    for call in &calls {
+        if call.of("openat").is_some_and(|arguments| arguments.contains("O_DIRECTORY")) {
+            opened.insert(call.returned(), call.ended);
+        } else if let Some(arguments) = call.of("syncfs") {
+            flushes.push((opened.remove(&number(arguments)).unwrap(), call));
         }
     }
-    assert_eq!(named, DIRS * FILES);
-    assert!(u64::try_from(dirs.len()).unwrap() >= DIRS, "{dirs:?}");
+    let named = named_in(&calls);
+    for Named { made, by, .. } in &named {
+        let is_its_flush = |(opened, flush): &(usize, &Call)| {
+            opened < made && *made < flush.begun && flush.ended < by.begun
+        };
+        assert!(flushes.iter().any(is_its_flush), "it is not flushed: {}", by.text);
+    }
+    assert_eq!(u64::try_from(named.len()).unwrap(), DIRS * FILES);
+    let of_a_file = |call: &&Call| call.of("fsync").is_some_and(|file| file.contains('#'));
+    assert_eq!(calls.iter().filter(of_a_file).count(), 0, "{log}");
+    let count = u64::try_from(flushes.len()).unwrap();
+    assert_eq!(report["file_system_flushes"], count);
+    assert!((DIRS * FILES).div_ceil(128) <= count && count < DIRS * FILES / 16, "{count}");
+    check_dirs(&calls, &named);
+}
+
+/// A flush of the file system that fails says nothing of a single file: each is flushed alone then,
+/// and so are all that follow.
+#[test]
+fn files_whose_flush_together_fails_are_flushed_one_by_one() {
+    let dir = dir();
+    if !is_flushed_together(dir.path()) {
+        return;
+    }
+    for error in ["EIO", "ENOSYS"] {
+        let [source, target, log] = ["source", error, "log"].map(|name| dir.path().join(name));
+        make_small(&source);
+        let fault = format!("inject=syncfs:error={error}");
+        let strace = ["-o", log.to_str().unwrap(), "-e", "trace=fsync,syncfs", "-e", &*fault];
+        let options = ["-r", "--flush=filesystem", "--json"];
+        let Some(copied) = traced(&strace, &options, [&source, &target]) else { return };
+        assert!(copied.status.success(), "{error}: {}", message(&copied));
+        let report: serde_json::Value = serde_json::from_slice(&copied.stdout).unwrap();
+        assert_eq!(report["file_system_flushes"], 0);
+        assert_eq!(count_same(&source, &target), DIRS * FILES);
+        let log = std::fs::read_to_string(&log).unwrap();
+        let calls = |call: &str| log.lines().filter(|line| line.contains(call)).count() as u64;
+        assert!(calls(" fsync(") >= DIRS * FILES, "{error}: {log}");
+        assert!(calls(" syncfs(") <= 3, "{error}: {log}");
+    }
 }
 
 #[test]
@@ -263,7 +435,8 @@ fn a_flush_that_fails_fails_its_file_and_no_other() {
     let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     make_small(&source);
     let fault = ["-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=1"];
-    let Some(output) = traced(&fault, &["-r", "--json"], [&source, &target]) else { return };
+    let options = ["-r", "--flush=files", "--json"];
+    let Some(output) = traced(&fault, &options, [&source, &target]) else { return };
     assert_eq!(output.status.code(), Some(2), "{}", message(&output));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let failures = report["failures"].as_array().unwrap();
@@ -399,10 +572,12 @@ fn a_signal_starts_no_flush_and_leaves_no_temporary() {
     make_small(&source);
     let slow = ["-e", "trace=fsync", "-e", "inject=fsync:delay_enter=2000000"];
     let strace = [&["-o", log.to_str().unwrap()], &slow[..]].concat();
-    let Some(mut command) = under_strace(&strace, &["-r"], [&source, &target]) else { return };
+    let options = ["-r", "--flush=files"];
+    let Some(mut command) = under_strace(&strace, &options, [&source, &target]) else { return };
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
-    // 128 are being flushed, and 72 wait.
-    wait_for("a queue", || temporaries(&target) >= 200);
+    // 128 are being flushed, and others wait.
+    let flushes = || std::fs::read_to_string(&log).unwrap_or_default().matches("fsync(").count();
+    wait_for("a queue", || flushes() >= 128);
     // timeout(1) passes it on.
     send(&child, rustix::process::Signal::INT);
     let output = child.wait_with_output().unwrap();
@@ -414,4 +589,33 @@ fn a_signal_starts_no_flush_and_leaves_no_temporary() {
     // A thread may be on its way into the call when the signal arrives.
     let after = log.lines().skip_while(|line| !line.contains("--- SIGINT")).filter(is_flush);
     assert!(after.count() <= 36, "{log}");
+}
+
+/// As the test above, with a flush of the file system: the files of the flush that has begun get no
+/// names after the signal either.
+#[test]
+fn a_signal_starts_no_flush_of_the_file_system() {
+    let dir = dir();
+    if !is_flushed_together(dir.path()) {
+        return;
+    }
+    let [source, target, log] = ["source", "target", "log"].map(|name| dir.path().join(name));
+    make_small(&source);
+    let calls = "trace=syncfs,renameat,renameat2";
+    let slow = ["-e", calls, "-e", "inject=syncfs:delay_enter=2000000"];
+    let strace = [&["-o", log.to_str().unwrap()], &slow[..]].concat();
+    let options = ["-r", "--flush=filesystem"];
+    let Some(mut command) = under_strace(&strace, &options, [&source, &target]) else { return };
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let begins = || std::fs::read_to_string(&log).unwrap_or_default().contains("syncfs(");
+    wait_for("a flush", begins);
+    send(&child, rustix::process::Signal::INT);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(130), "{:?} {}", output.status, message(&output));
+    assert_eq!(temporaries(&target), 0);
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert!(log.contains("syncfs(") && log.contains("--- SIGINT"), "{log}");
+    let begins = |line: &&str| line.contains("syncfs(") || line.contains("renameat");
+    let after = log.lines().skip_while(|line| !line.contains("--- SIGINT")).filter(begins);
+    assert_eq!(after.count(), 0, "{log}");
 }

@@ -7,20 +7,28 @@ use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use diopter::Errno;
 use diopter_os::limit::open_files_max;
 
-use crate::dir::{Dir, Entry, Inode, SourceKey};
-use crate::failure::{Failure, Stop};
-use crate::flushes::{self, FlushId, Flushes};
+use crate::dir::{Dir, Entry, Inode, SourceKey, id_of};
+use crate::failure::{Failure, Step, Stop};
+use crate::file;
+use crate::flushes::{self, Alone, FlushId, Flushed, Flushes, Item};
+use crate::options::{Follow, Options};
+use crate::place::Destination;
 use crate::preserve;
 use crate::session::Session;
-use crate::small::{self, Alone, DESCRIPTORS_MAX, SMALL_BYTES_MAX, Small};
+use crate::small::{self, DESCRIPTORS, SMALL_BYTES_MAX, Small, Written};
+use crate::source::Found;
+use crate::stop::StopFlag;
+use crate::temporary::Unpublished;
+use crate::together::Together;
 
 /// Descriptors of everything that waits for a flush, at most. More make a journal's commit serve
 /// more files, and the page cache hold more of them.
-const OPEN_MAX: usize = 256;
+const OPEN_MAX: usize = 1024;
 
 /// Bytes of all files that wait for a flush, at most.
 const BYTES_MAX: u64 = 64 << 20;
@@ -63,11 +71,29 @@ struct Named {
     level: Rc<Level>,
     /// Further names, with the directories that they are in.
     links: Vec<(Entry, Rc<Level>)>,
+    /// Its bytes count for the limit on the rate.
+    is_paid: bool,
+}
+
+/// A file that is copied alone: the thread has left it, or it got no name.
+#[derive(Debug)]
+struct LeftAlone {
+    why: Alone,
+    source: Metadata,
+    target: Entry,
+    level: Rc<Level>,
+    links: Vec<(Entry, Rc<Level>)>,
 }
 
 /// Everything of a tree that is written and not durable yet.
 pub struct Batch {
-    flushes: Flushes,
+    options: Arc<Options>,
+    flushes: Flushes<Written>,
+    together: Together,
+    /// The number of the file system of the flushes that begin next.
+    group_device: Option<u64>,
+    /// The system has refused to give a file without a name one.
+    is_link_refused: bool,
     /// By the number of the flush.
     waiting: Vec<Option<Waiting>>,
     free: Vec<FlushId>,
@@ -79,14 +105,21 @@ pub struct Batch {
     descriptors: usize,
     bytes: u64,
     open_files_max: usize,
-    buffer: Vec<u8>,
+    /// Files that are copied alone next.
+    left_alone: Vec<LeftAlone>,
+    /// The last file shares its blocks with its source: none of its bytes was read.
+    shares_blocks: bool,
 }
 
 impl Batch {
     /// Begins with nothing.
-    pub fn new() -> Batch {
+    pub fn new(options: &Options, stop: &StopFlag) -> Batch {
         Batch {
-            flushes: Flushes::new(flushes::flush),
+            options: Arc::new(options.clone()),
+            flushes: Flushes::new(flushes::flush, stop.clone()),
+            together: Together::new(options.flush),
+            group_device: None,
+            is_link_refused: false,
             waiting: Vec::new(),
             free: Vec::new(),
             linked: BTreeMap::new(),
@@ -94,50 +127,61 @@ impl Batch {
             descriptors: 0,
             bytes: 0,
             open_files_max: usize::try_from(open_files_max()).unwrap_or(usize::MAX),
-            buffer: Vec::new(),
+            left_alone: Vec::new(),
+            shares_blocks: false,
         }
     }
 
-    /// Writes a copy of a small file, which gets its name when it is flushed. Returns false for a
+    /// Begins the copy of a small file, which gets its name when it is flushed. Returns false for a
     /// file that is to be copied alone. `depth` is the number of levels.
     pub fn add(
         &mut self,
         session: &mut Session<'_>,
-        (entry, inode): (&Entry, &Inode),
+        (entry, inode): (&Entry, &Arc<Inode>),
         (level, depth): (&Rc<Level>, usize),
     ) -> bool {
         if !small::is_small(session.options, inode) {
             return false;
         }
-        self.make_room(session, depth, DESCRIPTORS_MAX);
+        self.make_room(session, depth, DESCRIPTORS);
         self.keep_pace(session);
         if session.stop().requested().is_some() {
             return true;
         }
-        if self.room(depth) < DESCRIPTORS_MAX {
+        if self.room(depth) < DESCRIPTORS {
             return false;
         }
+        self.open_group(&level.target);
+        let is_in_new_dir = level.mode.is_some();
         let target = small::Target {
             entry: Entry::new(&level.target, &entry.name),
-            is_in_new_dir: level.mode.is_some(),
+            is_in_new_dir,
+            may_be_nameless: is_in_new_dir
+                && !self.is_link_refused
+                && self.together.may_be_nameless(&level.target),
+            is_written_back: !self.flushes.is_group_together(),
         };
-        let small = match small::write(session, (entry, inode), target, &mut self.buffer) {
-            Ok(small) => small,
+        let (small, fill) = match small::begin(session, (inode, &self.options), target) {
+            Ok(begun) => begun,
             Err(Alone::Simply) => return false,
             Err(Alone::Last) => {
                 self.settle(session);
                 return false;
             }
         };
-        session.pace().pay(small.bytes_read());
+        let size = inode.metadata().len();
+        if !self.shares_blocks {
+            session.pace().pay(size);
+        }
         let file = small.share();
-        self.descriptors += 1;
-        self.bytes += small.size;
+        self.descriptors += DESCRIPTORS;
+        self.bytes += size;
         let source = session.keeps_links_of(&small.source).then(|| SourceKey::of(&small.source));
-        let named = Named { small, level: Rc::clone(level), links: Vec::new() };
+        let is_paid = !self.shares_blocks;
+        let named = Named { small, level: Rc::clone(level), links: Vec::new(), is_paid };
         let id = self.enter(Waiting::File(Box::new(named)));
         self.linked.extend(source.map(|source| (source, id)));
-        self.flushes.start(id, file);
+        self.flushes.start(id, Item::File(fill), file);
         true
     }
 
@@ -203,6 +247,18 @@ impl Batch {
         }
     }
 
+    /// Sees to it that the flushes that begin next may include those of files in a directory, of
+    /// which none is written yet.
+    fn open_group(&mut self, dir: &Dir) {
+        let device = dir.id().0;
+        if self.flushes.is_group_empty() || self.group_device != Some(device) {
+            let is_possible = self.flushes.may_be_together();
+            let point = if is_possible { self.together.point(dir, self.bytes) } else { None };
+            self.flushes.open_group(point);
+            self.group_device = Some(device);
+        }
+    }
+
     /// Returns how many descriptors may be opened in a tree of this depth.
     fn room(&self, depth: usize) -> usize {
         let levels = LEVEL_DESCRIPTORS * depth + OTHER_DESCRIPTORS;
@@ -225,7 +281,8 @@ impl Batch {
         self.free.push(id);
         self.descriptors -= 1;
         if let Waiting::File(named) = &waiting {
-            self.bytes -= named.small.size;
+            self.descriptors -= DESCRIPTORS - 1;
+            self.bytes -= named.small.source.len();
             self.linked.remove(&SourceKey::of(&named.small.source));
         }
         waiting
@@ -234,36 +291,70 @@ impl Batch {
     /// Waits for `least` flushes or a moment, and does what follows each that has completed.
     fn complete(&mut self, session: &mut Session<'_>, least: usize) {
         if session.stop().requested().is_some() {
-            self.cancel();
+            self.cancel(session);
         }
-        for (id, flushed) in self.flushes.wait(least) {
-            match self.take(id) {
+        for Flushed { id, written, flushed } in self.flushes.wait(least) {
+            match (self.take(id), written) {
                 // Its directories may be complete then.
-                Waiting::File(named) => publish(session, *named, flushed),
-                Waiting::Dir(dir) => {
+                (Waiting::File(named), Some(Ok(written))) => {
+                    self.shares_blocks = written.is_reflinked();
+                    if !named.is_paid {
+                        session.pace().pay(written.bytes_read());
+                    }
+                    let nameless = publish(session, *named, (written, flushed));
+                    self.is_link_refused |= nameless.is_some();
+                    self.left_alone.extend(nameless);
+                }
+                (Waiting::File(named), Some(Err(why))) => {
+                    let Named { small, level, links, .. } = *named;
+                    let (source, target) = (small.source.clone(), small.target.clone());
+                    small.discard();
+                    self.left_alone.push(LeftAlone { why, source, target, level, links });
+                }
+                (Waiting::File(_), None) => unreachable!("a file is written"),
+                (Waiting::Dir(dir), _) => {
                     dir.flushed(flushed).unwrap_or_else(|failure| session.note_failure(&failure));
                 }
             }
         }
+        session.counts.file_system_flushes += self.flushes.take_file_systems();
+        self.copy_alone(session);
         self.finish_left(session);
     }
 
-    /// Removes the files whose flush has not started. Directories are flushed all the same: there
-    /// are names in them.
-    fn cancel(&mut self) {
-        for id in self.flushes.cancel() {
-            match self.take(id) {
-                Waiting::File(named) => named.small.discard(),
-                Waiting::Dir(dir) => self.flush_dir(dir),
+    fn copy_alone(&mut self, session: &mut Session<'_>) {
+        for left in std::mem::take(&mut self.left_alone) {
+            if left.why == Alone::Last {
+                self.settle(session);
+            }
+            if session.stop().requested().is_none() {
+                let copied = copy_alone(session, &left);
+                session.note(copied);
+                add_links(session, &left.source, left.links);
             }
         }
     }
 
-    fn flush_dir(&mut self, dir: Rc<Dir>) {
+    /// Removes the files whose flush has not started. Directories are flushed all the same: there
+    /// are names in them.
+    fn cancel(&mut self, session: &Session<'_>) {
+        for id in self.flushes.cancel() {
+            match self.take(id) {
+                Waiting::File(named) => named.small.discard(),
+                Waiting::Dir(dir) => self.flush_dir(session, dir),
+            }
+        }
+    }
+
+    fn flush_dir(&mut self, session: &Session<'_>, dir: Rc<Dir>) {
+        // No flush of a file system begins after a signal.
+        if session.stop().requested().is_none() {
+            self.open_group(&dir);
+        }
         let file = dir.share();
         self.descriptors += 1;
         let id = self.enter(Waiting::Dir(dir));
-        self.flushes.start(id, file);
+        self.flushes.start(id, Item::Dir, file);
     }
 
     /// Completes the directories in which no file waits for its name.
@@ -271,7 +362,7 @@ impl Batch {
         for level in std::mem::take(&mut self.left) {
             match Rc::try_unwrap(level) {
                 Ok(level) => match set_attributes(session, &level) {
-                    Ok(()) => self.flush_dir(level.target),
+                    Ok(()) => self.flush_dir(session, level.target),
                     Err(failure) => session.note_failure(&failure),
                 },
                 Err(level) => self.left.push(level),
@@ -280,19 +371,36 @@ impl Batch {
     }
 }
 
-/// Gives a flushed file its names, unless the run is to end.
-fn publish(session: &mut Session<'_>, named: Named, flushed: Result<(), Errno>) {
-    let Named { small, level: _level, links } = named;
+/// Gives a flushed file its names, unless the run is to end. Returns it if the system refuses to
+/// name it.
+fn publish(
+    session: &mut Session<'_>,
+    named: Named,
+    written: (Written, Result<(), Errno>),
+) -> Option<LeftAlone> {
+    let Named { small, level, links, .. } = named;
     if session.stop().requested().is_some() {
-        return small.discard();
+        small.discard();
+        return None;
     }
-    let source = small.source.clone();
-    if let Err(failure) = small.publish(session, flushed) {
-        session.note_failure(&failure);
+    let (source, target) = (small.source.clone(), small.target.clone());
+    let path = || Entry::new(&level.source, &target.name).path();
+    match small.publish(session, &path, written) {
+        Ok(()) => {}
+        Err(Unpublished::Failed(failure)) => session.note_failure(&failure),
+        Err(Unpublished::Nameless) => {
+            return Some(LeftAlone { why: Alone::Simply, source, target, level, links });
+        }
     }
+    add_links(session, &source, links);
+    None
+}
+
+/// Gives a file that was copied its further names.
+fn add_links(session: &mut Session<'_>, source: &Metadata, links: Vec<(Entry, Rc<Level>)>) {
     for (target, level) in links {
         let path = || Entry::new(&level.source, &target.name).path();
-        match session.link(&source, path, &target) {
+        match session.link(source, path, &target) {
             Ok(true) => {}
             Ok(false) => {
                 let cause = "the copy of the file under its first name failed";
@@ -304,6 +412,20 @@ fn publish(session: &mut Session<'_>, named: Named, flushed: Result<(), Errno>) 
             Err(Stop::Signal(_) | Stop::Differs(_)) => {}
         }
     }
+}
+
+fn copy_alone(session: &mut Session<'_>, left: &LeftAlone) -> Step<()> {
+    let LeftAlone { source, target, level, .. } = left;
+    let entry = Entry::new(&level.source, &target.name);
+    let found = match session.options.follow {
+        Follow::Always => entry.follow().ok(),
+        Follow::Usual | Follow::Never | Follow::Named => entry.look()?,
+    };
+    let found = found.filter(|found| found.id() == id_of(source));
+    let inode = found.ok_or_else(|| entry.is_replaced("copying"))?;
+    let path = entry.path();
+    let found = Found { inode: &inode, entry: Some(&entry), path: &path };
+    file::copy(session, found, Destination::Inside(target.clone()))
 }
 
 fn set_attributes(session: &mut Session<'_>, level: &Level) -> Result<(), Failure> {

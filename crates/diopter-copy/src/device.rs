@@ -1,9 +1,12 @@
-//! A block device as the target: when it may be written, and why not. Nothing is written here.
+//! A block device as the target: when it may be written, and why not; and as the source. Nothing is
+//! read or written here.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use diopter::internals::mounts;
 use diopter::{Errno, File};
+use diopter_text::untrusted;
 
 use crate::dir::Inode;
 use crate::failure::Failure;
@@ -49,6 +52,22 @@ pub fn open(
     Ok(file)
 }
 
+/// Refuses a device as a source that is mounted read-write, or of which a partition is: its content
+/// would be of several times, and its file system damaged.
+pub fn refuse_mounted(source: &Path, rdev: u64) -> Result<(), Failure> {
+    let mut mounts = mounts::all();
+    mounts.retain(|mount| mount.options.iter().any(|option| option == "rw"));
+    let points = mounts::of_device(&mounts, rdev);
+    let Some(point) = points.first() else { return Ok(()) };
+    let cause = format!(
+        "it is mounted read-write on {}: what is written there during the copy may be in the copy \
+         in part",
+        untrusted::name(point)
+    );
+    let remedy = "unmount it, or mount it read-only, or add --mounted";
+    Err(Failure::of_rule("reading the device", source, &cause, remedy))
+}
+
 /// Returns true if the kernel refuses every write to a device, which it would not say before the
 /// first one. Without sysfs the first one fails.
 fn is_read_only(rdev: u64) -> bool {
@@ -57,58 +76,18 @@ fn is_read_only(rdev: u64) -> bool {
     set.is_ok_and(|set| set.trim() == "1")
 }
 
-/// Returns how a device is in use: mounted, or as swap.
+/// Returns how a device, or a partition of it, is in use: mounted, or as swap.
 fn user_of(rdev: u64) -> Option<String> {
-    let is_it = |name: &str| {
+    if let Some(point) = mounts::of_device(&mounts::all(), rdev).first() {
+        return Some(format!("it is mounted on {}", untrusted::name(point)));
+    }
+    let is_it = |name: PathBuf| {
         let metadata = std::fs::metadata(name);
         metadata.is_ok_and(|found| found.file_type().is_block_device() && found.rdev() == rdev)
     };
-    let number = format!("{}:{}", rustix::fs::major(rdev), rustix::fs::minor(rdev));
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    if let Some(point) = mount_point(&mounts, &number, is_it) {
-        return Some(format!("it is mounted on {point}"));
-    }
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut devices = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-    devices.any(|device| is_it(&unescaped(device))).then(|| "it is in use as swap".to_owned())
-}
-
-/// Returns where a device is mounted, by its number or, for file systems with private numbers
-/// (btrfs), by its name. `mounts` is /proc/self/mountinfo (proc_pid_mountinfo(5)): the number is
-/// field 3, the mount point field 5, and the device the second field after the dash.
-fn mount_point(mounts: &str, number: &str, is_it: impl Fn(&str) -> bool) -> Option<String> {
-    mounts.lines().find_map(|line| {
-        let (mount, file_system) = line.split_once(" - ")?;
-        let mut fields = mount.split(' ').skip(2);
-        let has_number = fields.next()? == number;
-        let point = fields.nth(1)?;
-        let device = file_system.split(' ').nth(1)?;
-        let is_named = || device.starts_with('/') && is_it(&unescaped(device));
-        (has_number || is_named()).then(|| unescaped(point))
-    })
-}
-
-/// Decodes `\040` for a space, and the other escapes of the kernel.
-fn unescaped(text: &str) -> String {
-    let codes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    codes.iter().fold(text.to_owned(), |text, (code, character)| text.replace(code, character))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MOUNTS: &str = "\
-        22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
-        30 22 0:26 / /mnt/my\\040disk rw - btrfs /dev/vdb rw,space_cache=v2\n\
-        31 22 0:27 / /proc rw - proc proc rw\n";
-
-    #[test]
-    fn a_mounted_device_is_found_by_number_or_by_name() {
-        let no_name = |_: &str| false;
-        assert_eq!(mount_point(MOUNTS, "254:0", no_name).as_deref(), Some("/"));
-        assert_eq!(mount_point(MOUNTS, "254:16", no_name), None);
-        let by_name = mount_point(MOUNTS, "254:16", |name| name == "/dev/vdb");
-        assert_eq!(by_name.as_deref(), Some("/mnt/my disk"));
-    }
+    devices
+        .any(|device| is_it(mounts::unescaped(device)))
+        .then(|| "it is in use as swap".to_owned())
 }

@@ -195,6 +195,12 @@ impl Dir {
         Arc::clone(&self.fd)
     }
 
+    /// Opens it again: the errors of its file system that are reported there begin now.
+    pub fn open_again(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(retry_on_intr(|| rustix::fs::openat(&self.fd, ".", flags, Mode::empty()))?)
+    }
+
     /// Makes a file in its file system that has no name, and that only its owner may use.
     pub fn create_unnamed(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;

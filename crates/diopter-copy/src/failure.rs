@@ -245,6 +245,7 @@ fn attempt_of(what: &str) -> Option<&'static str> {
         "setting up" | "setting up for" => "cannot set up",
         "starting a thread for" => "cannot start a thread for",
         "writing" => "cannot write",
+        "reading the device" => "cannot read the device",
         "writing the device" => "cannot write the device",
         "writing the devices of a striped file" => "cannot write the devices of",
         "writing the striped file" => "cannot write the striped file",

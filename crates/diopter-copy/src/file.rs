@@ -36,6 +36,9 @@ pub fn copy(session: &mut Session<'_>, source: Found<'_>, destination: Destinati
     session.begin_file();
     let open_as = session.options.open_as();
     let source = Source::open(source, open_as)?;
+    if source.is_device() && !session.options.mounted {
+        device::refuse_mounted(&source.path, source.metadata.rdev())?;
+    }
     copy_opened(session, &source, place::of_destination(destination, open_as)?)?;
     if source.is_striped() {
         session.objects.note_copied(&source.file);

@@ -1,24 +1,34 @@
-//! Flushes of many files at the same time, by threads: one commit of the file system's journal then
-//! serves all that wait for it. What is flushed, and what follows, is decided elsewhere.
+//! The small files of a tree by threads: a group of them is written, and made durable. Each file is
+//! flushed with fsync(2), and one commit of the file system's journal then serves all that wait for
+//! it; or a group is flushed with one syncfs(2). What is written, and what follows, is decided
+//! elsewhere.
 
+use std::any::Any;
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use diopter::Errno;
+use diopter_os::space;
+
+use crate::stop::StopFlag;
 
 /// Threads at most. More shorten the wait for a slow device, and cost a switch of threads for each
 /// file.
 const THREADS_MAX: usize = 128;
 
-/// Flushes that begin together. The first one of them makes the journal commit: what is written by
-/// then needs no other commit.
+/// Files and directories of a group that is flushed with fsync(2). The first flush makes the
+/// journal commit: what is written by then needs no other commit.
 const GROUP: usize = 64;
 
-/// A thread calls fsync(2) and little else.
-const STACK_BYTES: usize = 64 << 10;
+/// Files and directories that one syncfs(2) serves, at most.
+const TOGETHER_MAX: usize = 128;
+
+/// A thread writes a small file, or calls fsync(2).
+const STACK_BYTES: usize = 256 << 10;
 
 /// Longest wait for a flush before the caller checks whether it is to end.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
@@ -26,114 +36,238 @@ const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// The number of a flush, which its caller chooses.
 pub type FlushId = usize;
 
-/// A flush that has completed.
-pub type Flushed = (FlushId, Result<(), Errno>);
+/// Writes a file, with a buffer that is lent to it.
+pub type Fill<W> = Box<dyn FnOnce(&mut Vec<u8>) -> Result<W, Alone> + Send>;
 
-/// Flushes in flight. Dropping it waits for them.
-pub struct Flushes {
-    shared: Arc<Shared>,
+/// Why a file is copied alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alone {
+    /// It is not simple, and no other file has to do with it.
+    Simply,
+    /// It failed, or something has the name of its temporary. The files that were written before
+    /// must be complete first: one of them may have that name, or the descriptors or the space.
+    Last,
+}
+
+/// A file or a directory that is made durable.
+pub enum Item<W> {
+    /// A file that is written first. Its pages are dropped at the end.
+    File(Fill<W>),
+    /// A directory with all names that it gets.
+    Dir,
+}
+
+/// A file or a directory of which all is done.
+#[derive(Debug)]
+pub struct Flushed<W> {
+    pub id: FlushId,
+    /// The result of its [`Fill`]; `None` for a directory. A file that is copied alone was not
+    /// flushed.
+    pub written: Option<Result<W, Alone>>,
+    /// ECANCELED if a signal arrived before the flush.
+    pub flushed: Result<(), Errno>,
+}
+
+/// Files and directories that are being written and flushed. Dropping it waits for them.
+pub struct Flushes<W> {
+    shared: Arc<Shared<W>>,
     threads: Vec<JoinHandle<()>>,
-    /// Those that begin with the next group.
-    group: Vec<(FlushId, Arc<OwnedFd>)>,
+    group: Group<W>,
     in_flight: usize,
+}
+
+struct Member<W> {
+    id: FlushId,
+    item: Item<W>,
+    file: Arc<OwnedFd>,
+}
+
+/// Files and directories that begin next, together.
+struct Group<W> {
+    /// The directory that was opened for one syncfs(2) of all members, on their file system and
+    /// before the first of them was made: an error of a write since then is reported there.
+    point: Option<OwnedFd>,
+    members: Vec<Member<W>>,
+}
+
+impl<W> Default for Group<W> {
+    fn default() -> Group<W> {
+        Group { point: None, members: Vec::new() }
+    }
+}
+
+/// A member that is written.
+struct Written<W> {
+    id: FlushId,
+    written: Option<W>,
+    file: Arc<OwnedFd>,
+}
+
+/// Work of one thread.
+enum Work<W> {
+    /// Writes its files, and flushes them.
+    Group(Group<W>),
+    /// Flushes with fsync(2).
+    Flush(Written<W>),
 }
 
 type Flush = dyn Fn(&OwnedFd) -> Result<(), Errno> + Send + Sync;
 
-struct Shared {
+struct Shared<W> {
     flush: Box<Flush>,
-    state: Mutex<State>,
+    stop: StopFlag,
+    state: Mutex<State<W>>,
     has_waiting: Condvar,
     has_done: Condvar,
 }
 
-#[derive(Default)]
-struct State {
-    waiting: VecDeque<(FlushId, Arc<OwnedFd>)>,
-    done: Vec<Flushed>,
-    /// Completed flushes that the caller waits for; 0 if it does not wait.
+struct State<W> {
+    waiting: VecDeque<Work<W>>,
+    done: Vec<Flushed<W>>,
+    /// Members in `done` that the caller waits for; 0 if it does not wait.
     wanted: usize,
-    /// Threads without a flush.
+    /// Threads without work.
     idle: usize,
     is_ended: bool,
+    /// Buffers of files that are not being written.
+    buffers: Vec<Vec<u8>>,
+    /// True if `done` has a file that is copied alone: the caller does not wait for others then.
+    has_alone: bool,
+    /// Calls of syncfs(2) that returned without an error.
+    file_systems: u64,
+    /// A call of syncfs(2) has failed.
+    is_apart: bool,
+    /// The payload of a panic of a thread.
+    panic: Option<Box<dyn Any + Send>>,
 }
 
-impl Flushes {
-    /// Begins with none; each calls `flush`.
-    pub fn new(flush: impl Fn(&OwnedFd) -> Result<(), Errno> + Send + Sync + 'static) -> Flushes {
+impl<W: Send + 'static> Flushes<W> {
+    /// Begins with none; each calls `flush`, unless `stop` is set.
+    pub fn new(
+        flush: impl Fn(&OwnedFd) -> Result<(), Errno> + Send + Sync + 'static,
+        stop: StopFlag,
+    ) -> Flushes<W> {
+        let state = State {
+            waiting: VecDeque::new(),
+            done: Vec::new(),
+            wanted: 0,
+            idle: 0,
+            is_ended: false,
+            buffers: Vec::new(),
+            has_alone: false,
+            file_systems: 0,
+            is_apart: false,
+            panic: None,
+        };
         let shared = Shared {
             flush: Box::new(flush),
-            state: Mutex::default(),
+            stop,
+            state: Mutex::new(state),
             has_waiting: Condvar::new(),
             has_done: Condvar::new(),
         };
-        Flushes { shared: Arc::new(shared), threads: Vec::new(), group: Vec::new(), in_flight: 0 }
+        let (shared, group) = (Arc::new(shared), Group::default());
+        Flushes { shared, threads: Vec::new(), group, in_flight: 0 }
     }
 
-    /// Returns the number of flushes whose results were not taken yet.
+    /// Returns the number of members whose results were not taken yet.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Makes a file, its metadata included, or the names of a directory durable. It begins when a
-    /// group of them is complete, or with the next wait.
-    pub fn start(&mut self, id: FlushId, file: Arc<OwnedFd>) {
+    /// Returns true if a group may be flushed by one syncfs(2): none has failed.
+    pub fn may_be_together(&self) -> bool {
+        !self.shared.lock().is_apart
+    }
+
+    /// Takes the number of calls of syncfs(2) that returned without an error.
+    pub fn take_file_systems(&mut self) -> u64 {
+        std::mem::take(&mut self.shared.lock().file_systems)
+    }
+
+    /// Returns true if one syncfs(2) flushes the group.
+    pub fn is_group_together(&self) -> bool {
+        self.group.point.is_some()
+    }
+
+    /// Returns true if nothing waits for its group to be complete.
+    pub fn is_group_empty(&self) -> bool {
+        self.group.members.is_empty()
+    }
+
+    /// Begins the group, and opens the next one. With a `point`, a directory, one syncfs(2) of it
+    /// flushes the group: of files on its file system, of which none is made yet.
+    pub fn open_group(&mut self, point: Option<OwnedFd>) {
+        self.begin();
+        self.group.point = point;
+    }
+
+    /// Adds a file, which is made durable with its metadata, or a directory. It begins when its
+    /// group is complete, or with the next wait.
+    pub fn start(&mut self, id: FlushId, item: Item<W>, file: Arc<OwnedFd>) {
         self.in_flight += 1;
-        self.group.push((id, file));
-        if self.group.len() >= GROUP {
-            self.start_group();
+        self.group.members.push(Member { id, item, file });
+        let members_max = if self.is_group_together() { TOGETHER_MAX } else { GROUP };
+        if self.group.members.len() >= members_max {
+            self.begin();
         }
     }
 
-    /// Begins the flushes that wait for their group to be complete.
+    /// Begins the group that waits to be complete.
     pub fn begin(&mut self) {
-        if !self.group.is_empty() {
-            self.start_group();
+        let group = std::mem::take(&mut self.group);
+        if group.members.is_empty() {
+            return;
         }
-    }
-
-    fn start_group(&mut self) {
-        let count = self.group.len();
+        let threads = if group.point.is_some() { 1 } else { group.members.len() };
         let busy = {
             let state = self.shared.lock();
             self.threads.len() - state.idle + state.waiting.len()
         };
-        while self.threads.len() < THREADS_MAX.min(busy + count) && self.add_thread() {}
+        while self.threads.len() < THREADS_MAX.min(busy + threads) && self.add_thread() {}
+        self.shared.lock().waiting.push_back(Work::Group(group));
+        self.shared.has_waiting.notify_one();
         if self.threads.is_empty() {
-            // Not one thread can be made: the caller flushes.
-            for (id, file) in self.group.drain(..) {
-                let flushed = (self.shared.flush)(&file);
-                self.shared.lock().done.push((id, flushed));
+            // Not one thread can be made: the caller does the work.
+            while let Some(work) = self.shared.next() {
+                self.shared.run(work);
             }
-            return;
         }
-        self.shared.lock().waiting.extend(self.group.drain(..));
-        self.shared.has_waiting.notify_all();
     }
 
-    /// Takes the flushes back that have not started, and returns their numbers.
+    /// Takes the files and directories back that have not begun, and returns their numbers.
     pub fn cancel(&mut self) -> Vec<FlushId> {
-        let mut waiting = std::mem::take(&mut self.shared.lock().waiting);
-        waiting.extend(self.group.drain(..));
-        self.in_flight -= waiting.len();
-        waiting.into_iter().map(|(id, _)| id).collect()
+        let waiting = std::mem::take(&mut self.shared.lock().waiting);
+        let own = Work::Group(std::mem::take(&mut self.group));
+        let mut ids = Vec::new();
+        for work in waiting.into_iter().chain([own]) {
+            match work {
+                Work::Group(group) => ids.extend(group.members.iter().map(|member| member.id)),
+                Work::Flush(written) => ids.push(written.id),
+            }
+        }
+        self.in_flight -= ids.len();
+        ids
     }
 
-    /// Returns the flushes that have completed; blocks until there are `least`, or all, but not
-    /// longer than [`WAIT_SLICE`].
-    pub fn wait(&mut self, least: usize) -> Vec<Flushed> {
+    /// Returns the files and directories of which all is done; blocks until there are `least`, or
+    /// all, or a file that is copied alone, but not longer than [`WAIT_SLICE`].
+    pub fn wait(&mut self, least: usize) -> Vec<Flushed<W>> {
         if least > 0 {
             self.begin();
         }
         let mut state = self.shared.lock();
         state.wanted = least.min(self.in_flight);
-        if state.done.len() < state.wanted {
-            let has_done = &self.shared.has_done;
-            let waited = has_done
-                .wait_timeout_while(state, WAIT_SLICE, |state| state.done.len() < state.wanted);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let waits = |state: &mut State<W>| {
+            state.done.len() < state.wanted && !state.has_alone && state.panic.is_none()
+        };
+        let waited = self.shared.has_done.wait_timeout_while(state, WAIT_SLICE, waits);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if let Some(panic) = state.panic.take() {
+            drop(state);
+            resume_unwind(panic);
         }
-        state.wanted = 0;
+        (state.wanted, state.has_alone) = (0, false);
         self.in_flight -= state.done.len();
         std::mem::take(&mut state.done)
     }
@@ -142,34 +276,44 @@ impl Flushes {
     fn add_thread(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-        let spawned = thread.name("flush".to_owned()).spawn(move || shared.serve());
+        let spawned = thread.name("flush".to_owned()).spawn(move || {
+            let served = catch_unwind(AssertUnwindSafe(|| shared.serve()));
+            if let Err(panic) = served {
+                shared.lock().panic = Some(panic);
+                shared.has_done.notify_one();
+            }
+        });
         let is_spawned = spawned.is_ok();
         self.threads.extend(spawned);
         is_spawned
     }
 }
 
-impl Drop for Flushes {
+impl<W> Drop for Flushes<W> {
     fn drop(&mut self) {
         self.shared.lock().is_ended = true;
         self.shared.has_waiting.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread does not panic: it has nothing to assert.
+            // A panic was caught in the thread.
             thread.join().unwrap_or(());
         }
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl<W> Shared<W> {
+    fn lock(&self) -> MutexGuard<'_, State<W>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Flushes one file after another, until there are none and no more will come.
+    fn next(&self) -> Option<Work<W>> {
+        self.lock().waiting.pop_front()
+    }
+
+    /// Does one work after another, until there is none and no more will come.
     fn serve(&self) {
         let mut state = self.lock();
         loop {
-            let Some((id, file)) = state.waiting.pop_front() else {
+            let Some(work) = state.waiting.pop_front() else {
                 if state.is_ended {
                     return;
                 }
@@ -179,14 +323,88 @@ impl Shared {
                 continue;
             };
             drop(state);
-            let flushed = (self.flush)(&file);
-            // The caller may be the last one to hold the file when it gets the result.
-            drop(file);
+            self.run(work);
             state = self.lock();
-            state.done.push((id, flushed));
-            if state.wanted > 0 && state.done.len() >= state.wanted {
-                self.has_done.notify_one();
+        }
+    }
+
+    fn run(&self, work: Work<W>) {
+        let Group { point, members } = match work {
+            Work::Group(group) => group,
+            Work::Flush(written) => {
+                let flushed = self.flush(&written);
+                return self.complete(written, flushed);
             }
+        };
+        let written = self.write(members);
+        let Some(point) = point else {
+            self.lock().waiting.extend(written.into_iter().map(Work::Flush));
+            return self.has_waiting.notify_all();
+        };
+        let is_stopped = self.stop.requested().is_some();
+        let is_flushed = !is_stopped && rustix::fs::syncfs(&point).is_ok();
+        {
+            let mut state = self.lock();
+            // One that failed does not say which file it was, or was refused.
+            state.is_apart |= !is_stopped && !is_flushed;
+            state.file_systems += u64::from(is_flushed);
+        }
+        for written in written {
+            // The names in a directory may be older than the descriptor of the syncfs(2): an error
+            // is reported by the directory. Nothing is left to be written.
+            let is_done = is_flushed && written.written.is_some();
+            let flushed = if is_done { Ok(()) } else { self.flush(&written) };
+            self.complete(written, flushed);
+        }
+    }
+
+    /// Writes the files of a group. What is copied alone is done.
+    fn write(&self, members: Vec<Member<W>>) -> Vec<Written<W>> {
+        let mut buffer = self.lock().buffers.pop().unwrap_or_default();
+        let mut all = Vec::with_capacity(members.len());
+        for Member { id, item, file } in members {
+            let written = match item {
+                Item::Dir => None,
+                Item::File(fill) => match fill(&mut buffer) {
+                    Ok(written) => Some(written),
+                    Err(alone) => {
+                        drop(file);
+                        self.note_done(Flushed { id, written: Some(Err(alone)), flushed: Ok(()) });
+                        continue;
+                    }
+                },
+            };
+            all.push(Written { id, written, file });
+        }
+        self.lock().buffers.push(buffer);
+        all
+    }
+
+    /// Flushes a file or a directory alone. No flush of a file begins after a signal; a directory
+    /// has names already.
+    fn flush(&self, Written { written, file, .. }: &Written<W>) -> Result<(), Errno> {
+        if written.is_some() && self.stop.requested().is_some() {
+            return Err(Errno::ECANCELED);
+        }
+        (self.flush)(file)
+    }
+
+    fn complete(&self, Written { id, written, file }: Written<W>, flushed: Result<(), Errno>) {
+        if written.is_some() && flushed.is_ok() {
+            // Its pages are clean now. A file system without a page cache has none to drop.
+            space::advise_dont_need(file.as_fd(), 0, 0).unwrap_or(());
+        }
+        // The caller may be the last one to hold the file when it gets the result.
+        drop(file);
+        self.note_done(Flushed { id, written: written.map(Ok), flushed });
+    }
+
+    fn note_done(&self, flushed: Flushed<W>) {
+        let mut state = self.lock();
+        state.has_alone |= matches!(flushed.written, Some(Err(_)));
+        state.done.push(flushed);
+        if state.wanted > 0 && (state.has_alone || state.done.len() >= state.wanted) {
+            self.has_done.notify_one();
         }
     }
 }
@@ -198,89 +416,180 @@ pub fn flush(file: &OwnedFd) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::Receiver;
+
     use super::*;
+    use crate::stop::Signal;
+
+    /// Flushes that succeed, and a message for each.
+    fn noted() -> (Flushes<u32>, Receiver<()>) {
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let flush = move |_: &OwnedFd| {
+            begun.send(()).unwrap();
+            Ok(())
+        };
+        (Flushes::new(flush, StopFlag::default()), has_begun)
+    }
+
+    fn file() -> Item<u32> {
+        Item::File(Box::new(|_| Ok(7)))
+    }
+
+    fn null() -> Arc<OwnedFd> {
+        Arc::new(std::fs::File::open("/dev/null").unwrap().into())
+    }
+
+    fn all(flushes: &mut Flushes<u32>) -> Vec<Flushed<u32>> {
+        let mut done = Vec::new();
+        while flushes.in_flight() > 0 {
+            done.extend(flushes.wait(usize::MAX));
+        }
+        done.sort_by_key(|flushed| flushed.id);
+        done
+    }
 
     #[test]
-    fn every_flush_has_one_result_under_its_number() {
+    fn every_file_has_one_result_under_its_number() {
         let directory = tempfile::tempdir().unwrap();
-        let mut flushes = Flushes::new(flush);
+        let mut flushes = Flushes::new(flush, StopFlag::default());
         let (reader, _writer) = std::io::pipe().unwrap();
-        flushes.start(0, Arc::new(reader.into()));
+        flushes.start(0, file(), Arc::new(reader.into()));
         for id in 1..300 {
-            let file = std::fs::File::create(directory.path().join(id.to_string())).unwrap();
-            flushes.start(id, Arc::new(file.into()));
+            let new = std::fs::File::create(directory.path().join(id.to_string())).unwrap();
+            flushes.start(id, file(), Arc::new(new.into()));
         }
         let mut done = Vec::new();
         while done.len() < 100 {
             done.extend(flushes.wait(100 - done.len()));
         }
         assert_eq!(flushes.in_flight(), 300 - done.len());
-        while flushes.in_flight() > 0 {
-            done.extend(flushes.wait(usize::MAX));
-        }
-        done.sort_by_key(|(id, _)| *id);
-        assert!(done.iter().map(|(id, _)| *id).eq(0..300));
+        done.extend(all(&mut flushes));
+        done.sort_by_key(|flushed| flushed.id);
+        assert!(done.iter().map(|flushed| flushed.id).eq(0..300));
         // A pipe cannot be flushed.
-        assert_eq!(done[0].1, Err(Errno::EINVAL));
-        assert!(done[1..].iter().all(|(_, flushed)| flushed.is_ok()));
+        assert_eq!(done[0].flushed, Err(Errno::EINVAL));
+        assert!(done[1..].iter().all(|flushed| flushed.flushed.is_ok()));
+        assert!(done.iter().all(|flushed| flushed.written == Some(Ok(7))));
         assert!(flushes.threads.len() <= THREADS_MAX);
         assert!(flushes.wait(1).is_empty(), "it does not wait for what was not started");
     }
 
     #[test]
-    fn flushes_begin_when_a_group_is_complete_or_is_waited_for() {
-        let (begun, has_begun) = std::sync::mpsc::channel();
-        let mut flushes = Flushes::new(move |_| {
-            begun.send(()).unwrap();
-            Ok(())
-        });
-        let file: Arc<OwnedFd> = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
+    fn a_group_begins_when_it_is_complete_or_is_waited_for() {
+        let (mut flushes, has_begun) = noted();
         for id in 0..GROUP - 1 {
-            flushes.start(id, Arc::clone(&file));
+            flushes.start(id, file(), null());
         }
         assert!(flushes.wait(0).is_empty());
         assert!(flushes.threads.is_empty(), "nothing could have begun");
-        flushes.start(GROUP - 1, Arc::clone(&file));
+        flushes.start(GROUP - 1, file(), null());
         has_begun.iter().take(GROUP).for_each(drop);
-        flushes.start(GROUP, file);
-        let mut done = 0;
-        while done <= GROUP {
-            done += flushes.wait(GROUP + 1 - done).len();
-        }
-        assert_eq!((done, flushes.in_flight()), (GROUP + 1, 0));
+        flushes.start(GROUP, file(), null());
+        assert_eq!((all(&mut flushes).len(), flushes.in_flight()), (GROUP + 1, 0));
     }
 
     #[test]
-    fn flushes_that_have_not_started_are_taken_back() {
+    fn what_is_copied_alone_is_not_flushed() {
+        let (mut flushes, has_begun) = noted();
+        flushes.start(0, Item::File(Box::new(|_| Err(Alone::Simply))), null());
+        flushes.start(1, file(), null());
+        flushes.start(2, Item::Dir, null());
+        let done = all(&mut flushes);
+        let written: Vec<_> = done.into_iter().map(|flushed| flushed.written).collect();
+        assert_eq!(written, [Some(Err(Alone::Simply)), Some(Ok(7)), None]);
+        assert_eq!(has_begun.try_iter().count(), 2);
+    }
+
+    #[test]
+    fn one_flush_of_the_file_system_serves_a_group_and_directories_are_flushed_too() {
+        let (mut flushes, has_begun) = noted();
+        let dir = tempfile::tempdir().unwrap();
+        let open = || OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
+        flushes.open_group(Some(open()));
+        for id in 0..TOGETHER_MAX - 1 {
+            flushes.start(id, file(), null());
+        }
+        assert!(flushes.threads.is_empty(), "the group is not complete");
+        flushes.start(TOGETHER_MAX - 1, Item::Dir, Arc::new(open()));
+        let done = all(&mut flushes);
+        assert!(done.iter().map(|flushed| flushed.id).eq(0..TOGETHER_MAX));
+        assert!(done.iter().all(|flushed| flushed.flushed.is_ok()));
+        assert_eq!((flushes.take_file_systems(), flushes.take_file_systems()), (1, 0));
+        assert_eq!(has_begun.try_iter().count(), 1, "the directory alone");
+        assert_eq!(flushes.threads.len(), 1);
+    }
+
+    #[test]
+    fn a_group_whose_flush_fails_is_flushed_one_by_one() {
+        let (mut flushes, has_begun) = noted();
+        // syncfs(2) refuses a descriptor that is not open for reading or writing.
+        let path = rustix::fs::OFlags::PATH;
+        let point = rustix::fs::open("/dev/null", path, rustix::fs::Mode::empty()).unwrap();
+        flushes.open_group(Some(point));
+        flushes.start(0, file(), null());
+        flushes.start(1, file(), null());
+        assert!(flushes.may_be_together());
+        assert!(all(&mut flushes).iter().all(|flushed| flushed.flushed.is_ok()));
+        assert_eq!(has_begun.try_iter().count(), 2);
+        assert_eq!(flushes.take_file_systems(), 0);
+        assert!(!flushes.may_be_together());
+    }
+
+    #[test]
+    fn after_a_signal_a_directory_is_flushed_and_no_file() {
+        let stop = StopFlag::default();
+        let mut flushes = Flushes::new(|_: &OwnedFd| Ok(()), stop.clone());
+        let dir = tempfile::tempdir().unwrap();
+        let point = std::fs::File::open(dir.path()).unwrap();
+        flushes.open_group(Some(point.into()));
+        let stops: Fill<u32> = Box::new(move |_| {
+            stop.set(Signal { number: 2 });
+            Ok(7)
+        });
+        flushes.start(0, Item::File(stops), null());
+        flushes.start(1, Item::Dir, null());
+        let flushed = all(&mut flushes).into_iter().map(|flushed| flushed.flushed);
+        assert_eq!(flushed.collect::<Vec<_>>(), [Err(Errno::ECANCELED), Ok(())]);
+        assert_eq!(flushes.take_file_systems(), 0);
+        assert!(flushes.may_be_together());
+    }
+
+    #[test]
+    fn a_panic_of_a_thread_is_one_of_its_caller() {
+        let (mut flushes, _begun) = noted();
+        flushes.start(0, Item::File(Box::new(|_| panic!("of a test"))), null());
+        let waited = catch_unwind(AssertUnwindSafe(|| all(&mut flushes)));
+        assert_eq!(*waited.unwrap_err().downcast::<&str>().unwrap(), "of a test");
+    }
+
+    #[test]
+    fn what_has_not_begun_is_taken_back() {
         let (begun, has_begun) = std::sync::mpsc::channel();
         let gate = Arc::new(std::sync::RwLock::new(()));
         let closed = gate.write().unwrap();
         let opens = Arc::clone(&gate);
-        let mut flushes = Flushes::new(move |_| {
+        let flush = move |_: &OwnedFd| {
             begun.send(()).unwrap();
             drop(opens.read());
             Ok(())
-        });
+        };
+        let mut flushes = Flushes::new(flush, StopFlag::default());
         let count = 2 * THREADS_MAX;
-        let file: Arc<OwnedFd> = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
         for id in 0..count {
-            flushes.start(id, Arc::clone(&file));
+            flushes.start(id, file(), null());
         }
         // Each thread has one, and waits.
         let threads = flushes.threads.len();
         assert!((1..=THREADS_MAX).contains(&threads));
         has_begun.iter().take(threads).for_each(drop);
         assert!(flushes.wait(1).is_empty(), "a wait has an end");
-        let cancelled = flushes.cancel();
-        assert_eq!(cancelled.len(), count - threads);
+        let mut ids = flushes.cancel();
+        assert_eq!(ids.len(), count - threads);
         assert_eq!(flushes.in_flight(), threads);
         drop(closed);
-        let mut done = cancelled;
-        while flushes.in_flight() > 0 {
-            done.extend(flushes.wait(usize::MAX).into_iter().map(|(id, _)| id));
-        }
-        done.sort_unstable();
-        assert!(done.into_iter().eq(0..count));
+        ids.extend(all(&mut flushes).into_iter().map(|flushed| flushed.id));
+        ids.sort_unstable();
+        assert!(ids.into_iter().eq(0..count));
         assert!(has_begun.try_recv().is_err(), "none of them starts later");
     }
 }

@@ -63,6 +63,7 @@ mod walk;
 
 mod flushes;
 mod objects;
+mod together;
 mod passing;
 
 mod temporary;
@@ -107,7 +108,7 @@ pub use check::{
 pub use exclude::Pattern;
 pub use failure::{FailedPlace, Failure, LackingSpace, Mismatch};
 pub use observer::{Notice, Observer, Pass};
-pub use options::{Follow, Options, Reflink, Sparse, WhenThere};
+pub use options::{FlushBy, Follow, Options, Reflink, Sparse, WhenThere};
 pub use preserve::{Attribute, Preserve};
 pub use read_from::{Places, ReadFrom};
 pub use report::{

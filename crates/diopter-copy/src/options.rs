@@ -31,6 +31,19 @@ pub enum Reflink {
     Never,
 }
 
+/// How the small files of a tree are made durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FlushBy {
+    /// As [`FlushBy::FileSystem`] while other programs have few bytes to be written.
+    #[default]
+    Auto,
+    /// With one fsync(2) for each file and directory.
+    Files,
+    /// With one syncfs(2) for a group of them on ext4, XFS and btrfs; elsewhere as
+    /// [`FlushBy::Files`].
+    FileSystem,
+}
+
 /// The treatment of a target that exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenThere {
@@ -111,6 +124,8 @@ pub struct Options {
     pub sparse: Sparse,
     /// When blocks are shared.
     pub reflink: Reflink,
+    /// How the small files of a tree are made durable.
+    pub flush: FlushBy,
     /// Allows targets that are written in place: a device, or a file inside an image.
     pub overwrite: bool,
     /// Copies striped files to striped files, in directories too.
@@ -123,6 +138,8 @@ pub struct Options {
     pub existing: WhenThere,
     /// Bytes that are read each second at most; `None` for no limit.
     pub bytes_per_second: Option<u64>,
+    /// Allows devices as sources that are mounted read-write.
+    pub mounted: bool,
     /// Reads striped objects of a cluster whose copy was interrupted.
     pub incomplete: bool,
     /// The backend that moves the bytes.
@@ -158,12 +175,14 @@ impl Options {
             resume: false,
             sparse: Sparse::default(),
             reflink: Reflink::default(),
+            flush: FlushBy::default(),
             overwrite: false,
             striped: false,
             bs: None,
             iodepth: None,
             existing: WhenThere::default(),
             bytes_per_second: None,
+            mounted: false,
             incomplete: false,
             backend: BackendKind::default(),
         }

@@ -92,7 +92,7 @@ fn get(session: &mut Session<'_>, (source, name): (&Path, &Name), target: &Path)
 
 /// Copies into a temporary, which becomes the target.
 fn replace(session: &mut Session<'_>, source: &Object, target: &Entry) -> Step<()> {
-    let Some(temporary) = Unrecorded::make(target)? else {
+    let Some(temporary) = Unrecorded::make(target, true)? else {
         let cause = "the temporary of another copy to this name is there";
         let remedy = "wait for that copy; if there is none, remove the temporary";
         return Err(Failure::of_rule("writing", &target.path(), cause, remedy).into());

@@ -77,6 +77,10 @@ pub struct Report {
     /// or may have been. Of several, the last of these. Null if nothing was read back.
     #[serde(default)]
     pub read_from: Option<ReadFrom>,
+    /// Groups of small files that were made durable by one flush of the file system (`syncfs`),
+    /// see `--flush`.
+    #[serde(default)]
+    pub file_system_flushes: u64,
     /// Ranks of the job of `dio-mpi cp`; missing in a document of `dio cp`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u64>,
@@ -206,6 +210,8 @@ pub struct Counts {
     pub links: u64,
     /// See [`Report::separate_links`].
     pub separate_links: u64,
+    /// See [`Report::file_system_flushes`].
+    pub file_system_flushes: u64,
     /// See [`Report::bytes`].
     pub bytes: u64,
     /// See [`Report::hole_bytes`].
@@ -299,6 +305,7 @@ impl Report {
         self.skipped += other.skipped;
         self.links += other.links;
         self.separate_links += other.separate_links;
+        self.file_system_flushes += other.file_system_flushes;
         let verified = self.verified.iter().map(|entry| entry.path.len());
         let failures = self.failures.iter().map(|entry| entry.path.len());
         let left = self.left.iter().map(String::len);
@@ -448,6 +455,7 @@ impl Counts {
             skipped: self.skipped,
             links: self.links,
             separate_links: self.separate_links,
+            file_system_flushes: self.file_system_flushes,
             depth: self.depth.map(depth_of),
             left: self.left,
             read_from: self.read_from,

@@ -1,9 +1,10 @@
-//! One small file of a tree: read and written through the page cache, and not flushed yet, so that
-//! many can be flushed together. Whatever is not simple, a failure too, is left to [`crate::file`],
-//! which copies a file alone and reports.
+//! One small file of a tree: its temporary is made here, a thread reads and writes it through the
+//! page cache, many are flushed together, and it gets its name here. Whatever is not simple, a
+//! failure too, is left to [`crate::file`], which copies a file alone and reports.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use diopter::Errno;
@@ -14,46 +15,65 @@ use crate::chattr;
 use crate::dir::{Entry, Inode};
 use crate::failure::Failure;
 use crate::flow::{Moved, RouteTotals};
+use crate::flushes::{Alone, Fill};
 use crate::observer::Pass;
 use crate::options::{OpenAs, Options, Reflink, Sparse, WhenThere};
 use crate::passing;
 use crate::place::{self, Destination, Existing};
-use crate::preserve;
+use crate::preserve::{self, Attributes, creation_mode};
 use crate::record::SourceIdentity;
 use crate::session::{Passed, Session};
-use crate::temporary::Unrecorded;
+use crate::temporary::{Nameless, Unpublished, Unrecorded};
 
 /// Content of more bytes is copied by direct I/O: below it, the flush of a file takes longer than
 /// its bytes.
 pub const SMALL_BYTES_MAX: u64 = 1 << 20;
 
-/// Descriptors that one file needs while it is written: the names that were looked up in source and
-/// target, the source, and the temporary.
-pub const DESCRIPTORS_MAX: usize = 4;
+/// Descriptors that one file needs until it has its name: the one that it was looked up with, and
+/// its temporary.
+pub const DESCRIPTORS: usize = 2;
 
 /// Why the bytes of a small file are not direct, in the report.
 const WHY: &str = "small-file";
 
-/// A small file that is written and has not got its name.
+/// The file that is written.
 #[derive(Debug)]
-pub struct Small {
-    temporary: Unrecorded,
-    target: Entry,
-    /// The metadata of its source.
-    pub source: std::fs::Metadata,
-    /// The bytes of its content.
-    pub size: u64,
-    passed: Passed,
+enum Temporary {
+    Named(Unrecorded),
+    Nameless(Nameless),
 }
 
-/// Why a file is copied alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alone {
-    /// It is not simple, and no other file has to do with it.
-    Simply,
-    /// It failed, or something has the name of its temporary. The files that were written before
-    /// must be complete first: one of them may have that name, or the descriptors or the space.
-    Last,
+impl Temporary {
+    fn share(&self) -> Arc<OwnedFd> {
+        match self {
+            Temporary::Named(named) => named.share(),
+            Temporary::Nameless(nameless) => nameless.share(),
+        }
+    }
+
+    fn publish(self, target: &Entry) -> Result<(), Unpublished> {
+        match self {
+            Temporary::Named(named) => Ok(named.publish(target)?),
+            Temporary::Nameless(nameless) => nameless.publish(target),
+        }
+    }
+}
+
+/// A small file that has not got its name.
+#[derive(Debug)]
+pub struct Small {
+    temporary: Temporary,
+    pub target: Entry,
+    /// The metadata of its source, from when it was looked up.
+    pub source: std::fs::Metadata,
+}
+
+/// The content that was written to a small file.
+#[derive(Debug)]
+pub struct Written {
+    /// The metadata of its source, from when it was read.
+    source: std::fs::Metadata,
+    passed: Passed,
 }
 
 /// A place for a small file.
@@ -61,6 +81,10 @@ pub struct Target {
     pub entry: Entry,
     /// True if this run made the directory, and no other user can put a name into it.
     pub is_in_new_dir: bool,
+    /// True if the file needs no name until it is flushed.
+    pub may_be_nameless: bool,
+    /// True if its content is to be on its way to the device when it is flushed.
+    pub is_written_back: bool,
 }
 
 /// Returns true if a file that was looked up may be copied here.
@@ -72,24 +96,110 @@ pub fn is_small(options: &Options, inode: &Inode) -> bool {
         && !options.verify
 }
 
-/// Writes a copy of a small file, unless it is to be copied alone.
-pub fn write(
+/// Makes the temporary of a small file, unless the file is to be copied alone. The other value
+/// writes it.
+pub fn begin(
     session: &mut Session<'_>,
-    (entry, inode): (&Entry, &Inode),
+    (inode, options): (&Arc<Inode>, &Arc<Options>),
     target: Target,
-    buffer: &mut Vec<u8>,
-) -> Result<Small, Alone> {
-    let source = Source::open(inode, session.options)?;
-    check_target(session, &source, &target)?;
-    let temporary = Unrecorded::make(&target.entry).map_err(|_| Alone::Last)?;
-    let replaces = session.options.existing != WhenThere::Keep;
-    let temporary = temporary.ok_or(Alone::Last)?.replacing(replaces);
-    let small = fill(session, &source, (temporary, target.entry), buffer)?;
-    session.begin_file();
-    session.observer().begins(Pass::Copy, &entry.path(), small.size);
-    session.observer().reached(small.size);
-    session.observer().moved(small.bytes_read());
-    Ok(small)
+) -> Result<(Small, Fill<Written>), Alone> {
+    check_target(session, inode, &target)?;
+    let temporary = make_temporary(session.options, &target)?;
+    let filling = Filling {
+        inode: Arc::clone(inode),
+        options: Arc::clone(options),
+        umask: session.umask(),
+        dir: target.entry.dir.share(),
+        temporary: temporary.share(),
+        is_written_back: target.is_written_back,
+    };
+    let small = Small { temporary, target: target.entry, source: inode.metadata().clone() };
+    Ok((small, Box::new(|buffer| filling.run(buffer))))
+}
+
+fn make_temporary(options: &Options, target: &Target) -> Result<Temporary, Alone> {
+    let replaces = options.existing != WhenThere::Keep;
+    if target.may_be_nameless
+        && let Ok(nameless) = Nameless::make(&target.entry, replaces)
+    {
+        return Ok(Temporary::Nameless(nameless));
+    }
+    let named = Unrecorded::make(&target.entry, replaces).map_err(|_| Alone::Last)?;
+    named.map(Temporary::Named).ok_or(Alone::Last)
+}
+
+/// Checks that the target can be replaced by a rename, and is not the source.
+fn check_target(session: &Session<'_>, source: &Inode, target: &Target) -> Result<(), Alone> {
+    if target.is_in_new_dir {
+        return Ok(());
+    }
+    chattr::check(&target.entry).map_err(|_| Alone::Last)?;
+    let destination = Destination::Inside(target.entry.clone());
+    match place::of_destination(destination, session.options.open_as()) {
+        Ok(place) => match place.existing {
+            Existing::File(there) if there.id() == source.id() => Err(Alone::Simply),
+            Existing::Nothing | Existing::File(_) | Existing::Link => Ok(()),
+            Existing::Striped(_) | Existing::Device(_) => Err(Alone::Simply),
+        },
+        Err(_) => Err(Alone::Last),
+    }
+}
+
+/// Everything that a thread needs to put content and attributes into a new file.
+struct Filling {
+    inode: Arc<Inode>,
+    options: Arc<Options>,
+    umask: u32,
+    /// The directory that the file is in.
+    dir: Arc<OwnedFd>,
+    temporary: Arc<OwnedFd>,
+    is_written_back: bool,
+}
+
+impl Filling {
+    fn run(self, buffer: &mut Vec<u8>) -> Result<Written, Alone> {
+        let source = Source::open(&self.inode, &self.options)?;
+        let passed = self.copy_content(&source, buffer).map_err(|_| Alone::Last)?;
+        if !source.is_unchanged() {
+            return Err(Alone::Last);
+        }
+        let kept = &self.options.preserve;
+        let mode = kept.new_mode(source.metadata.mode() & 0o777, 0o666);
+        let mode = creation_mode(self.dir.as_fd(), mode, self.umask);
+        // What fails is reported where the file is copied alone.
+        let attributes = (Path::new(""), Attributes { kept, mode: Some(mode) });
+        let (from, to) = (source.file.as_fd(), self.temporary.as_fd());
+        let lost = preserve::copy(from, &source.metadata, to, attributes);
+        if !lost.is_ok_and(|lost| lost.is_empty()) {
+            return Err(Alone::Last);
+        }
+        Ok(Written { source: source.metadata, passed })
+    }
+
+    fn copy_content(&self, source: &Source, buffer: &mut Vec<u8>) -> Result<Passed, Errno> {
+        let Options { reflink, sparse, .. } = *self.options;
+        let (from, to) = (source.file.as_fd(), self.temporary.as_fd());
+        let is_reflink_wanted = reflink == Reflink::Auto && sparse == Sparse::Auto;
+        if is_reflink_wanted && source.size > 0 && space::reflink(from, to).is_ok() {
+            let size = rustix::fs::fstat(to)?.st_size;
+            let is_whole = u64::try_from(size) == Ok(source.size);
+            let passed = Passed { moved: Moved::default(), resumed: 0, is_reflinked: true };
+            return if is_whole { Ok(passed) } else { Err(Errno::EIO) };
+        }
+        let length = usize::try_from(source.size).expect("at most SMALL_BYTES_MAX");
+        buffer.resize(buffer.len().max(length), 0);
+        let bytes = &mut buffer[..length];
+        passing::read_all(from, bytes)?;
+        write_all(to, bytes)?;
+        if self.is_written_back {
+            passing::start_write_back(to)?;
+        }
+        let mut totals = RouteTotals { buffered: source.size, ..RouteTotals::default() };
+        if length > 0 {
+            totals.why.insert(WHY);
+        }
+        Ok(Passed::whole(Moved { reads: totals.clone(), writes: totals, hash: None }))
+    }
 }
 
 /// A small source that has no holes, or whose holes are not kept.
@@ -130,77 +240,6 @@ impl Source {
     }
 }
 
-/// Checks that the target can be replaced by a rename, and is not the source.
-fn check_target(session: &Session<'_>, source: &Source, target: &Target) -> Result<(), Alone> {
-    if target.is_in_new_dir {
-        return Ok(());
-    }
-    chattr::check(&target.entry).map_err(|_| Alone::Last)?;
-    let destination = Destination::Inside(target.entry.clone());
-    match place::of_destination(destination, session.options.open_as()) {
-        Ok(place) => match place.existing {
-            Existing::File(there) if there.id() == source.identity.id() => Err(Alone::Simply),
-            Existing::Nothing | Existing::File(_) | Existing::Link => Ok(()),
-            Existing::Striped(_) | Existing::Device(_) => Err(Alone::Simply),
-        },
-        Err(_) => Err(Alone::Last),
-    }
-}
-
-/// Puts content and attributes into a new file.
-fn fill(
-    session: &Session<'_>,
-    source: &Source,
-    (temporary, target): (Unrecorded, Entry),
-    buffer: &mut Vec<u8>,
-) -> Result<Small, Alone> {
-    let (from, to) = (source.file.as_fd(), temporary.as_fd());
-    let filled = copy_content(session.options, source, to, buffer);
-    let path = target.path();
-    let mode = session.new_mode(&target.dir, source.metadata.mode() & 0o777, 0o666);
-    let attributes = (&*path, session.attributes(Some(mode)));
-    match filled {
-        Ok(passed)
-            if source.is_unchanged()
-                && preserve::copy(from, &source.metadata, to, attributes)
-                    .is_ok_and(|lost| lost.is_empty()) =>
-        {
-            let (size, source) = (source.size, source.metadata.clone());
-            Ok(Small { temporary, target, source, size, passed })
-        }
-        _ => {
-            temporary.discard();
-            Err(Alone::Last)
-        }
-    }
-}
-
-fn copy_content(
-    options: &Options,
-    source: &Source,
-    target: BorrowedFd<'_>,
-    buffer: &mut Vec<u8>,
-) -> Result<Passed, Errno> {
-    let is_reflink_wanted = options.reflink == Reflink::Auto && options.sparse == Sparse::Auto;
-    if is_reflink_wanted && source.size > 0 && space::reflink(source.file.as_fd(), target).is_ok() {
-        let size = rustix::fs::fstat(target)?.st_size;
-        let is_whole = u64::try_from(size) == Ok(source.size);
-        let passed = Passed { moved: Moved::default(), resumed: 0, is_reflinked: true };
-        return if is_whole { Ok(passed) } else { Err(Errno::EIO) };
-    }
-    let length = usize::try_from(source.size).expect("at most SMALL_BYTES_MAX");
-    buffer.resize(buffer.len().max(length), 0);
-    let bytes = &mut buffer[..length];
-    passing::read_all(source.file.as_fd(), bytes)?;
-    write_all(target, bytes)?;
-    passing::start_write_back(target)?;
-    let mut totals = RouteTotals { buffered: source.size, ..RouteTotals::default() };
-    if length > 0 {
-        totals.why.insert(WHY);
-    }
-    Ok(Passed::whole(Moved { reads: totals.clone(), writes: totals, hash: None }))
-}
-
 fn write_all(file: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
     let mut done = 0;
     while done < bytes.len() {
@@ -214,12 +253,19 @@ fn write_all(file: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-impl Small {
-    /// Returns the bytes of the source that were read: none if its blocks are shared.
-    pub fn bytes_read(&self) -> u64 {
-        if self.passed.is_reflinked { 0 } else { self.size }
+impl Written {
+    /// Returns true if the blocks of the source are shared.
+    pub fn is_reflinked(&self) -> bool {
+        self.passed.is_reflinked
     }
 
+    /// Returns the bytes of the source that were read: none if its blocks are shared.
+    pub fn bytes_read(&self) -> u64 {
+        if self.is_reflinked() { 0 } else { self.source.len() }
+    }
+}
+
+impl Small {
     /// Returns its open file, for a flush by another thread.
     pub fn share(&self) -> Arc<OwnedFd> {
         self.temporary.share()
@@ -229,24 +275,30 @@ impl Small {
     pub fn publish(
         self,
         session: &mut Session<'_>,
-        flushed: Result<(), Errno>,
-    ) -> Result<(), Failure> {
+        source: &dyn Fn() -> PathBuf,
+        (written, flushed): (Written, Result<(), Errno>),
+    ) -> Result<(), Unpublished> {
         if let Err(errno) = flushed {
             let failure = Failure::of_errno("flushing", &self.target.path(), errno);
             self.discard();
-            return Err(failure);
+            return Err(failure.into());
         }
-        // Its pages are clean now. A file system without a page cache has none to drop.
-        space::advise_dont_need(self.temporary.as_fd(), 0, 0).unwrap_or(());
-        let copy = session.identify(&self.source, self.temporary.as_fd());
+        let (size, bytes_read) = (written.source.len(), written.bytes_read());
+        let copy = session.identify(&written.source, self.temporary.share().as_fd());
         self.temporary.publish(&self.target)?;
-        session.note_copied(&self.source, &self.target, copy);
-        session.count_bytes(self.size, &self.passed);
+        session.begin_file();
+        session.observer().begins(Pass::Copy, &source(), size);
+        session.observer().reached(size);
+        session.observer().moved(bytes_read);
+        session.note_copied(&written.source, &self.target, copy);
+        session.count_bytes(size, &written.passed);
         Ok(())
     }
 
     /// Removes it.
     pub fn discard(self) {
-        self.temporary.discard();
+        if let Temporary::Named(named) = self.temporary {
+            named.discard();
+        }
     }
 }

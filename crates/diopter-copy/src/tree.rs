@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use diopter::Errno;
 use diopter_layouts::layout::MANIFEST_BYTES_MAX;
@@ -52,12 +53,13 @@ pub fn copy(session: &mut Session<'_>, source: Rc<Dir>, destination: Destination
     };
     let options = session.options;
     let walk = Walk::of_names(options.follow == Follow::Always, &options.exclude);
-    let mut tree = Tree { session, walk, levels: Vec::new(), batch: Batch::new() };
+    let batch = Batch::new(options, session.stop());
+    let mut tree = Tree { session, walk, levels: Vec::new(), batch };
     tree.enter(source, destination)?;
     let mut ended = None;
     while let Some(event) = tree.walk.step() {
         let done = match event {
-            Event::Found(entry, inode) => tree.copy_entry(&entry, &inode),
+            Event::Found(entry, inode) => tree.copy_entry(&entry, &Arc::new(inode)),
             Event::Left => {
                 tree.leave();
                 Ok(())
@@ -104,7 +106,7 @@ pub fn note_layout(session: &mut Session<'_>, inode: &Inode, path: impl Fn() -> 
 }
 
 impl Tree<'_, '_> {
-    fn copy_entry(&mut self, entry: &Entry, inode: &Inode) -> Step<()> {
+    fn copy_entry(&mut self, entry: &Entry, inode: &Arc<Inode>) -> Step<()> {
         let is_temporary_name = temporary::is_usual_name(&entry.name);
         if is_temporary_name {
             // A file that waits for its flush may have this name in the target until then.

@@ -149,20 +149,23 @@ fn an_option_that_cannot_be_is_refused_before_anything_is_opened() {
     assert!(recorder.notices[0].contains("--bs"), "{:?}", recorder.notices);
 }
 
-/// Records for each file of a tree whether those that began before it had their names by then.
+/// Records for each file `other` how many of the files before it in its directory had no name when
+/// it began. The copy takes the names in the order of the file system.
 struct Names {
     source: PathBuf,
     target: PathBuf,
-    begun: Vec<PathBuf>,
-    /// Size of a file, and how many had no name.
-    unnamed: Vec<(u64, usize)>,
+    unnamed: Vec<usize>,
 }
 
 impl Observer for Names {
-    fn begins(&mut self, _pass: Pass, path: &Path, bytes: u64) {
-        let unnamed = self.begun.iter().filter(|path| !path.exists()).count();
-        self.unnamed.push((bytes, unnamed));
-        self.begun.push(self.target.join(path.strip_prefix(&self.source).unwrap()));
+    fn begins(&mut self, _pass: Pass, path: &Path, _bytes: u64) {
+        if path.file_name().unwrap() != "other" {
+            return;
+        }
+        let names = std::fs::read_dir(path.parent().unwrap()).unwrap();
+        let before = names.map(|entry| entry.unwrap().path()).take_while(|name| name != path);
+        let target = |name: &Path| self.target.join(name.strip_prefix(&self.source).unwrap());
+        self.unnamed.push(before.filter(|name| !target(name).exists()).count());
     }
 }
 
@@ -179,11 +182,10 @@ fn unnamed_before(size: u64) -> Vec<usize> {
         std::os::unix::fs::FileExt::write_all_at(&file, b"x", size - 1).unwrap();
     }
     let options = Options { recursive: true, ..Options::new([source.clone()], &target) };
-    let mut names = Names { source, target, begun: Vec::new(), unnamed: Vec::new() };
+    let mut names = Names { source, target, unnamed: Vec::new() };
     let outcome = copy(&options, &StopFlag::default(), &mut names);
     assert_eq!((outcome.report.exit_status, outcome.report.files), (0, 110));
-    let others = names.unnamed.into_iter().filter(|(bytes, _)| *bytes == size);
-    others.map(|(_, unnamed)| unnamed).collect()
+    names.unnamed
 }
 
 #[test]

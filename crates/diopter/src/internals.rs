@@ -17,3 +17,8 @@ pub use diopter_core::stream::{EngineRequest, Flight, Window, ZERO_BLOCK, next_d
 pub use diopter_core::stripe::Striping;
 pub use diopter_core::sync::ForkMutex;
 pub use diopter_core::units::ObjectOffset;
+
+/// The mounts that this process sees.
+pub mod mounts {
+    pub use crate::mounts::{Mount, all, of_descriptor, of_device, unescaped};
+}

@@ -25,14 +25,16 @@ pub struct Mount {
 }
 
 /// Returns every mount that this process sees; none without /proc.
-pub(crate) fn all() -> Vec<Mount> {
+#[must_use]
+pub fn all() -> Vec<Mount> {
     // A mount point need not be UTF-8; the rest of the file is still valid.
     let bytes = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect()
 }
 
 /// Returns the mount of an open file.
-pub(crate) fn of_descriptor(mounts: &[Mount], fd: BorrowedFd<'_>) -> Option<Mount> {
+#[must_use]
+pub fn of_descriptor(mounts: &[Mount], fd: BorrowedFd<'_>) -> Option<Mount> {
     let id = mount_id(fd)?;
     mounts.iter().find(|mount| mount.id == id).cloned()
 }
@@ -46,7 +48,8 @@ fn mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
 
 /// Returns the mount points of a block device and of its partitions: by number, and by the source's
 /// number for file systems with separate numbers (btrfs).
-pub(crate) fn of_device(mounts: &[Mount], device: u64) -> Vec<PathBuf> {
+#[must_use]
+pub fn of_device(mounts: &[Mount], device: u64) -> Vec<PathBuf> {
     let numbers = numbers_of(device);
     let is_on = |mount: &&Mount| {
         numbers.contains(&mount.device)
@@ -79,8 +82,9 @@ fn parse(line: &str) -> Option<Mount> {
     Some(Mount { id, device, file_system: kind, point, source, options })
 }
 
-/// Decodes a word in which blanks and backslashes are octal numbers.
-fn unescaped(word: &str) -> PathBuf {
+/// Decodes a word of /proc in which blanks and backslashes are octal numbers.
+#[must_use]
+pub fn unescaped(word: &str) -> PathBuf {
     let plain = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     let text = plain.iter().fold(word.to_owned(), |text, (code, byte)| text.replace(code, byte));
     PathBuf::from(text)

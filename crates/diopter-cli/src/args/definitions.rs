@@ -24,8 +24,8 @@ use super::stripe::StripeArgs;
 use super::tips;
 use super::trace::TraceArgs;
 use super::values::{
-    self, ABOUT_SIZES, AttributeName, BackendName, BytesProgress, ColorWhen, Document, IoDepth,
-    Operation, ReflinkWhen, SparseWhen,
+    self, ABOUT_SIZES, AttributeName, BackendName, BytesProgress, ColorWhen, Document, FlushWhat,
+    IoDepth, Operation, Patterns, ReflinkWhen, SparseWhen,
 };
 use crate::output::{RUN_FAILED, STOPS_BISECTION, TRACE_FAILED, TROUBLE};
 use crate::{preload, size};
@@ -210,6 +210,12 @@ pub struct CpArgs {
     /// never left out.
     #[arg(long, value_name = "PATTERN", value_parser = values::pattern)]
     pub exclude: Vec<Pattern>,
+    /// Leave out names that match a pattern of this file; repeatable
+    ///
+    /// One pattern a line, as of --exclude. Empty lines, and lines that begin with `#`, are left
+    /// out. `-` is standard input.
+    #[arg(long, value_name = "FILE", value_parser = values::patterns_in_file())]
+    pub exclude_from: Vec<Patterns>,
     /// Preserve these attributes; without LIST, mode, ownership and timestamps
     ///
     /// Without it, a copy belongs to the user who makes it, has the permissions of the source minus
@@ -250,10 +256,20 @@ pub struct CpArgs {
     /// Share the blocks of the source if the file system can
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub reflink: ReflinkWhen,
+    /// Make the small files of a tree durable: each, or the file system for up to 128 of them
+    ///
+    /// The file system is flushed on ext4, XFS and btrfs only. A file gets its name after the
+    /// flush.
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "auto")]
+    pub flush: FlushWhat,
     /// Allow a device, a striped file on devices, IMAGE::/PATH or an existing rados: name as the
     /// target, written in place
     #[arg(long)]
     pub overwrite: bool,
+    /// Allow a device as SRC that is mounted read-write: what is written to it during the copy may
+    /// be in the copy in part
+    #[arg(long)]
+    pub mounted: bool,
     /// Read a rados: name whose copy was interrupted
     #[arg(long)]
     pub incomplete: bool,

@@ -122,18 +122,24 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
             (_, _, true) => Follow::Named,
             _ => Follow::Usual,
         },
-        exclude: cp.exclude,
+        exclude: cp
+            .exclude
+            .into_iter()
+            .chain(cp.exclude_from.into_iter().flat_map(|patterns| patterns.0))
+            .collect(),
         nodes: cp.archive,
         recursive: cp.recursive || cp.archive,
         preserve: Preserve::new(&kept, &left_out),
         one_file_system: cp.one_file_system,
         no_target_directory: cp.no_target_directory,
         incomplete: cp.incomplete,
+        mounted: cp.mounted,
         verify: cp.verify,
         hashes: cp.json,
         resume: cp.resume,
         sparse: cp.sparse.into(),
         reflink: cp.reflink.into(),
+        flush: cp.flush.into(),
         overwrite: cp.overwrite,
         striped: cp.striped,
         bs: cp.bs,

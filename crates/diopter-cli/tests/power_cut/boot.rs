@@ -10,6 +10,7 @@ use diopter_lab::machine::inherited_name;
 
 use crate::guest_support::{Host, line, open_to_all};
 use crate::machine::{XFS_SMALL, run};
+use crate::steps::Kinds;
 use crate::workload::{FILE_SYSTEM_BYTES, VARIABLE};
 
 /// Bytes of the disk: the file system, and room for acknowledgements.
@@ -61,7 +62,7 @@ pub struct Recording {
 pub fn record(
     host: &Host,
     format: Format,
-    (seed, count): (u64, usize),
+    (kinds, seed, count): (Kinds, u64, usize),
     directory: &Path,
 ) -> Result<Recording, String> {
     let [base, disk, log] = ["base", "disk", "log"].map(|name| directory.join(name));
@@ -76,7 +77,11 @@ pub fn record(
         ..BootOptions::default()
     };
     let mount = format!("mount -t {} /dev/vda /mnt || exit 1\n", format.name());
-    let script = mount + &line(VARIABLE, &format!("{seed} {count}"));
+    let script = mount
+        + &line(
+            VARIABLE,
+            &format!("{seed} {count} {}", if kinds == Kinds::Trees { "trees" } else { "all" }),
+        );
     let needed = ["virtio_pci", "virtio_blk", format.name()];
     let initramfs = host.initramfs(&needed, &["crc32c_generic", "crc32c_intel"])?;
     host.boot(&initramfs, &script, &options)?;

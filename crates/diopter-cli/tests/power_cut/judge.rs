@@ -1,6 +1,7 @@
 //! Mounts a disk after a power cut on the host, and compares its files with those that there may
 //! be.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -8,7 +9,9 @@ use diopter::File;
 
 use crate::boot::Format;
 use crate::machine::{FileSystem, Loop, Mount};
-use crate::steps::{DURABLE, Files, STRIPED, Step, WIDE, may_be, name_of, name_of_clone};
+use crate::steps::{
+    DURABLE, Files, STRIPED, Step, TREES, Tree, WIDE, may_be, name_of, name_of_clone, name_of_tree,
+};
 
 /// The steps of the guest when the power was cut.
 pub struct Moment<'a> {
@@ -51,7 +54,35 @@ fn compare(root: &Path, moment: &Moment<'_>) -> Result<(), String> {
     let durable = std::fs::read(root.join(DURABLE)).map_err(|error| format!("durable: {error}"))?;
     let write = moment.under_way.filter(|step| matches!(step, Step::Write { .. }));
     may_be(&durable, &before.durable, write).map_err(|why| format!("durable: {why}"))?;
+    compare_trees(root, &before, moment.under_way)?;
     compare_striped(root, &before, moment.under_way)
+}
+
+/// Each file of a tree is the old or the new one, and no other has a name but a temporary.
+fn compare_trees(root: &Path, before: &Files, under_way: Option<&Step>) -> Result<(), String> {
+    for target in 0..TREES {
+        let name = name_of_tree(target);
+        let step = under_way.filter(
+            |step| matches!(step, Step::Tree { target: under_way, .. } if *under_way == target),
+        );
+        let (old, new) = (&before.trees[target], step.map(Step::tree).unwrap_or_default());
+        let mut found = Tree::new();
+        for entry in walkdir::WalkDir::new(root.join(&name)).into_iter().flatten() {
+            let path = entry.path();
+            let is_temporary = path.extension().is_some_and(|it| it == "dio-part");
+            if entry.file_type().is_file() && !is_temporary {
+                let below = path.strip_prefix(root.join(&name)).unwrap().display().to_string();
+                let bytes = std::fs::read(path).map_err(|error| format!("{below}: {error}"))?;
+                found.insert(below, bytes);
+            }
+        }
+        let all: BTreeSet<&String> = old.keys().chain(new.keys()).chain(found.keys()).collect();
+        for file in all {
+            let of = |tree: &Tree| tree.get(file).cloned();
+            old_or_new(&format!("{name}/{file}"), &of(&found), &of(old), &of(&new))?;
+        }
+    }
+    Ok(())
 }
 
 fn compare_striped(root: &Path, before: &Files, under_way: Option<&Step>) -> Result<(), String> {
@@ -117,6 +148,9 @@ fn go_on(root: &Path, moment: &Moment<'_>) -> Result<(), String> {
             let target = root.join(name_of_clone(*clone));
             ("--striped", root.join(WIDE), target, Files::after(moment.done).wide)
         }
+        Some(step @ Step::Tree { target, .. }) => {
+            return copy_tree_again(root, step, &root.join(name_of_tree(*target)));
+        }
         Some(Step::Write { .. } | Step::StripedWrite { .. }) | None => return Ok(()),
     };
     if !source.exists() {
@@ -137,4 +171,31 @@ fn go_on(root: &Path, moment: &Moment<'_>) -> Result<(), String> {
     }
     let length = found.map_or(0, |found| found.len());
     Err(format!("cp {options} made {length} bytes that are not the source's"))
+}
+
+/// A tree whose copy was cut is copied again: it is complete then, and has no temporary.
+fn copy_tree_again(root: &Path, step: &Step, target: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("tree: {error}");
+    let source = root.join("source-tree");
+    for (name, content) in step.tree() {
+        let path = source.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).map_err(failed)?;
+        std::fs::write(path, content).map_err(failed)?;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
+    let copied = command.args(["cp", "-r", "-T"]).args([&source, target]).output();
+    let copied = copied.map_err(failed)?;
+    if !copied.status.success() {
+        return Err(format!("cp -r: {}", String::from_utf8_lossy(&copied.stderr)));
+    }
+    let names = walkdir::WalkDir::new(target).into_iter().flatten();
+    let count = names.filter(|entry| entry.file_type().is_file()).count();
+    let tree = step.tree();
+    let is_same = |(name, content): (&String, &Vec<u8>)| {
+        std::fs::read(target.join(name)).is_ok_and(|found| found == *content)
+    };
+    if count == tree.len() && tree.iter().all(is_same) {
+        return Ok(());
+    }
+    Err(format!("cp -r made {count} files, of which one is not that of the source"))
 }

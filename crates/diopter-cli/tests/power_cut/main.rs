@@ -25,6 +25,7 @@ use cp_support::{Capability, Numbers, dir, print_line, seed, skip};
 use guest_support::Host;
 use judge::{Moment, judge};
 use states::{CUTS, Disk};
+use steps::Kinds;
 use write_log::WriteLog;
 
 /// The kernel of the guest, and how much it does in one boot.
@@ -46,18 +47,22 @@ fn a_power_cut_leaves_the_old_or_the_new_file_and_all_that_was_acknowledged() {
     let is_soak = std::env::var_os("DIOPTER_SOAK").is_some();
     let states = if is_soak { STATES_OF_A_SOAK } else { STATES };
     let mut seeds = Numbers::new(seed());
-    for format in [Format::Ext4, Format::Xfs] {
-        campaign(&host, format, seeds.next() >> 1, states);
-        print_line(&format!("TRIED power-cut: {states} states"));
+    // A soak has as many disks of trees alone.
+    let kinds: &[Kinds] = if is_soak { &[Kinds::All, Kinds::Trees] } else { &[Kinds::All] };
+    for kinds in kinds {
+        for format in [Format::Ext4, Format::Xfs] {
+            campaign(&host, format, (*kinds, seeds.next() >> 1), states);
+            print_line(&format!("TRIED power-cut: {states} states"));
+        }
     }
 }
 
 /// Records one boot and judges `count` disks of it.
-fn campaign(host: &Host, format: Format, seed: u64, count: usize) {
+fn campaign(host: &Host, format: Format, (kinds, seed): (Kinds, u64), count: usize) {
     let directory = dir();
-    let recording = record(host, format, (seed, STEPS), directory.path()).unwrap();
+    let recording = record(host, format, (kinds, seed, STEPS), directory.path()).unwrap();
     let log = WriteLog::open(&recording.log).unwrap();
-    let steps = steps::steps(seed, STEPS);
+    let steps = steps::steps(kinds, seed, STEPS);
     // After each entry, how many steps are done; `None` before the first acknowledgement.
     let mut done = vec![None];
     for entry in &log.entries {
@@ -82,7 +87,7 @@ fn campaign(host: &Host, format: Format, seed: u64, count: usize) {
         if let Err(why) = judge(format, &at, &moment) {
             let under_way = moment.under_way;
             panic!(
-                "{} seed {seed}, {cut:?} at entry {point} of {}, {finished} steps done, \
+                "{} {kinds:?} seed {seed}, {cut:?} at entry {point} of {}, {finished} steps done, \
                  {under_way:?} under way: {why}",
                 format.name(),
                 log.entries.len()

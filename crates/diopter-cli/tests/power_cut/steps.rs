@@ -1,7 +1,7 @@
 //! The steps of the guest, by seed, and what a file may hold after each step of it. Guest and host
 //! derive the same steps from the same seed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cp_support::{Numbers, content};
 
@@ -17,6 +17,11 @@ pub const STRIPED: &str = "striped";
 pub const OBJECTS: &str = "objects";
 /// Copies of the striped file that is written durably.
 pub const CLONES: usize = 2;
+/// Targets of copies of trees, and what a tree has.
+pub const TREES: usize = 3;
+const TREE_DIRS: u64 = 2;
+const TREE_FILES: u64 = 20;
+const TREE_FILE_BYTES_MAX: u64 = 12 << 10;
 /// The largest source, in bytes.
 const SOURCE_BYTES_MAX: u64 = 3 << 20;
 /// The same of a copy onto a striped file.
@@ -36,6 +41,8 @@ pub enum Step {
     StripedCopy { seed: u64, bytes: u64 },
     /// A durable write of any alignment to the other striped file, which is sealed then or not.
     StripedWrite { seed: u64, offset: u64, bytes: u64, is_sealed: bool },
+    /// `dio cp -r` of a tree of small files onto a target, with a `--flush`.
+    Tree { target: usize, seed: u64, is_together: bool },
     /// `dio cp --striped` of that file, to a name that is new or a copy of it from before.
     Clone { clone: usize },
 }
@@ -50,9 +57,29 @@ impl Step {
             | Step::StripedWrite { seed, bytes, .. } => {
                 content(seed, usize::try_from(bytes).unwrap())
             }
-            Step::Clone { .. } => Vec::new(),
+            Step::Tree { .. } | Step::Clone { .. } => Vec::new(),
         }
     }
+
+    /// The files of a tree, by their names below it; none for another step.
+    pub fn tree(&self) -> Tree {
+        let Step::Tree { seed, .. } = *self else { return Tree::new() };
+        let mut numbers = Numbers::new(seed);
+        let mut file = |dir: u64, file: u64| {
+            let length = usize::try_from(numbers.next() % TREE_FILE_BYTES_MAX).unwrap();
+            (format!("{dir}/{file}"), content(numbers.next(), length))
+        };
+        let names = (0..TREE_DIRS).flat_map(|dir| (0..TREE_FILES).map(move |file| (dir, file)));
+        names.map(|(dir, number)| file(dir, number)).collect()
+    }
+}
+
+/// The contents of a tree's files, by their names below it.
+pub type Tree = BTreeMap<String, Vec<u8>>;
+
+/// The name of a tree in the file system's root.
+pub fn name_of_tree(target: usize) -> String {
+    format!("tree{target}")
 }
 
 /// The name of a clone in the file system's root.
@@ -65,12 +92,20 @@ pub fn name_of(target: usize) -> String {
     format!("target{target}")
 }
 
-pub fn steps(seed: u64, count: usize) -> Vec<Step> {
+/// Which steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinds {
+    All,
+    Trees,
+}
+
+pub fn steps(kinds: Kinds, seed: u64, count: usize) -> Vec<Step> {
     let mut numbers = Numbers::new(seed);
     let step = |index: usize| {
         let mut below = |bound: u64| numbers.next() % bound;
         let seed = seed ^ (u64::try_from(index).unwrap() << 32);
-        match below(14) {
+        let kind = below(17);
+        match if kinds == Kinds::Trees { 16 } else { kind } {
             kind @ 0..5 => Step::Copy {
                 target: usize::try_from(below(3)).unwrap() % TARGETS,
                 seed,
@@ -87,7 +122,12 @@ pub fn steps(seed: u64, count: usize) -> Vec<Step> {
                 let (offset, is_sealed) = (below(DURABLE_BYTES_MAX - bytes), below(2) == 0);
                 Step::StripedWrite { seed, offset, bytes, is_sealed }
             }
-            _ => Step::Clone { clone: usize::try_from(below(2)).unwrap() % CLONES },
+            14.. => Step::Tree {
+                target: usize::try_from(below(3)).unwrap() % TREES,
+                seed,
+                is_together: below(2) == 0,
+            },
+            13 => Step::Clone { clone: usize::try_from(below(2)).unwrap() % CLONES },
         }
     };
     (0..count).map(step).collect()
@@ -101,6 +141,7 @@ pub struct Files {
     pub striped: Vec<u8>,
     pub wide: Vec<u8>,
     pub clones: [Option<Vec<u8>>; CLONES],
+    pub trees: [Tree; TREES],
 }
 
 impl Files {
@@ -115,6 +156,7 @@ impl Files {
                     write(&mut files.wide, offset, &step.bytes());
                 }
                 Step::Clone { clone } => files.clones[clone] = Some(files.wide.clone()),
+                Step::Tree { target, .. } => files.trees[target] = step.tree(),
             }
         }
         files
@@ -162,8 +204,8 @@ fn a_write_under_way_may_be_partly_there_and_nothing_else_may_change() {
 
 #[test]
 fn steps_of_a_seed_are_of_every_kind() {
-    let all = steps(7, 64);
-    assert_eq!(all, steps(7, 64));
+    let all = steps(Kinds::All, 7, 64);
+    assert_eq!(all, steps(Kinds::All, 7, 64));
     for is_resumed in [false, true] {
         assert!(
             all.iter()
@@ -178,4 +220,13 @@ fn steps_of_a_seed_are_of_every_kind() {
         _ => None,
     });
     assert_eq!(sealed.collect::<BTreeSet<bool>>().len(), 2);
+    for kinds in [Kinds::All, Kinds::Trees] {
+        let all = steps(kinds, 7, 64);
+        let trees = all.iter().filter_map(|step| match step {
+            Step::Tree { is_together, .. } => Some(*is_together),
+            _ => None,
+        });
+        assert_eq!(trees.clone().collect::<BTreeSet<bool>>().len(), 2);
+        assert_eq!(trees.count() == all.len(), kinds == Kinds::Trees);
+    }
 }

@@ -7,9 +7,11 @@ use diopter::File;
 use diopter::layouts::StripedFile;
 
 use crate::guest_support;
-use crate::steps::{DURABLE, OBJECTS, STRIPED, Step, WIDE, name_of, name_of_clone, steps};
+use crate::steps::{
+    DURABLE, Kinds, OBJECTS, STRIPED, Step, WIDE, name_of, name_of_clone, name_of_tree, steps,
+};
 
-/// Seed and number of steps, separated by a space.
+/// Seed, number and kinds of steps, separated by spaces.
 pub const VARIABLE: &str = "DIOPTER_POWER_CUT";
 /// Bytes of the disk that the file system has; acknowledgements lie behind it.
 pub const FILE_SYSTEM_BYTES: u64 = 112 << 20;
@@ -30,7 +32,10 @@ pub fn acknowledged(offset: u64, data: &[u8]) -> Option<u64> {
 
 /// Does the steps that the environment names.
 pub fn run(asked: &str) {
-    let (seed, count) = asked.split_once(' ').expect("seed and count");
+    let [seed, count, kinds] = asked.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("seed, count and kinds: {asked}");
+    };
+    let kinds = if kinds == "trees" { Kinds::Trees } else { Kinds::All };
     let disk = File::options().write(true).open(DISK).unwrap();
     let acknowledge = |number: u64| {
         let mut block = vec![0; BLOCK];
@@ -51,7 +56,7 @@ pub fn run(asked: &str) {
         succeed(&[&["stripe", "create", &path], &shape[..]].concat());
     }
     acknowledge(0);
-    for (number, step) in (1..).zip(steps(seed.parse().unwrap(), count.parse().unwrap())) {
+    for (number, step) in (1..).zip(steps(kinds, seed.parse().unwrap(), count.parse().unwrap())) {
         match step {
             Step::Copy { target, is_resumed, .. } => {
                 std::fs::write(SOURCE, step.bytes()).unwrap();
@@ -70,6 +75,12 @@ pub fn run(asked: &str) {
                     wide.seal().unwrap();
                 }
             }
+            Step::Tree { target, is_together, .. } => {
+                let source = write_tree(&step);
+                let target = format!("{MOUNT}/{}", name_of_tree(target));
+                let flush = if is_together { "--flush=filesystem" } else { "--flush=files" };
+                succeed(&["cp", "-r", "-T", flush, &source, &target]);
+            }
             Step::Clone { clone } => {
                 let clone = format!("{MOUNT}/{}", name_of_clone(clone));
                 succeed(&["cp", "--striped", &format!("{MOUNT}/{WIDE}"), &clone]);
@@ -77,6 +88,18 @@ pub fn run(asked: &str) {
         }
         acknowledge(number);
     }
+}
+
+/// Makes the source of a tree, in place of the one before.
+fn write_tree(step: &Step) -> String {
+    let source = format!("{SOURCE}-tree");
+    std::fs::remove_dir_all(&source).unwrap_or(());
+    for (name, content) in step.tree() {
+        let path = Path::new(&source).join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+    source
 }
 
 fn copy(target: &str, is_resumed: bool) {

@@ -279,7 +279,7 @@ impl<'a> Planner<'a> {
                 file::leave(&mut self.session, &source, temporary, recorder, &stop);
             }
         }
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.session.options, self.session.stop());
         let linked = self.link_names();
         self.session.note(linked.map_err(Stop::Failed));
         let completed = self.complete_dirs(&mut batch);

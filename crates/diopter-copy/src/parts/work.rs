@@ -4,6 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use diopter::File;
@@ -75,7 +76,8 @@ pub fn copy_parts(
         }
     };
     let session = Session::new(options, pipeline, stop, observer);
-    let mut worker = Worker { session, batch: Batch::new(), places, range_bytes: 0 };
+    let batch = Batch::new(options, stop);
+    let mut worker = Worker { session, batch, places, range_bytes: 0 };
     worker.run(parts);
     let Worker { mut session, mut batch, .. } = worker;
     batch.settle(&mut session);
@@ -119,7 +121,7 @@ impl Worker<'_> {
     }
 
     fn copy_name(&mut self, entry: &Entry, level: &Rc<Level>) -> Step<()> {
-        let inode = looked_up(entry)?;
+        let inode = Arc::new(looked_up(entry)?);
         let is_temporary_name = temporary::is_usual_name(&entry.name);
         if is_temporary_name {
             self.batch.settle(&mut self.session);

@@ -206,6 +206,11 @@ impl<'a> Session<'a> {
         creation_mode(dir.as_fd(), self.options.preserve.new_mode(source, usual), self.umask)
     }
 
+    /// Returns the umask of the process.
+    pub fn umask(&self) -> u32 {
+        self.umask
+    }
+
     /// Begins to fill a directory, which [`end_dir`](Session::end_dir) flushes.
     pub fn begin_dir(&mut self, dir: &Rc<Dir>) {
         self.filling.push(Rc::clone(dir));

@@ -28,7 +28,7 @@ use held::Held;
 use name::name_of;
 
 pub use name::{is_usual_name, unused_name};
-pub use unrecorded::Unrecorded;
+pub use unrecorded::{Nameless, Unpublished, Unrecorded};
 
 /// Rounds of opening and locking. One is enough unless other copies begin or end at the same
 /// moment.
@@ -498,7 +498,7 @@ mod tests {
     #[test]
     fn that_of_a_small_file_has_its_name_before_its_content_and_no_run_resumes_it() {
         let (_dir, source, target) = directory();
-        let small = Unrecorded::make(&target).unwrap().unwrap();
+        let small = Unrecorded::make(&target, true).unwrap().unwrap();
         assert_eq!(
             small
                 .as_fd()
@@ -510,7 +510,7 @@ mod tests {
                 .nlink(),
             1
         );
-        assert!(Unrecorded::make(&target).unwrap().is_none(), "it has the name");
+        assert!(Unrecorded::make(&target, true).unwrap().is_none(), "it has the name");
         if usual_path(&target).exists() {
             let refusal = take(&source, &target, false).unwrap_err();
             assert!(refusal.cause.contains("another"), "it is locked: {refusal}");
