@@ -619,3 +619,72 @@ fn a_signal_starts_no_flush_of_the_file_system() {
     let after = log.lines().skip_while(|line| !line.contains("--- SIGINT")).filter(begins);
     assert_eq!(after.count(), 0, "{log}");
 }
+
+#[test]
+fn small_files_are_verified_after_their_flush_and_before_they_have_their_names() {
+    let dir = dir();
+    let [source, target, log] = ["source", "target", "log"].map(|name| dir.path().join(name));
+    make_small(&source);
+    // A write and a read of the user without capabilities: not even its owner may read the copy.
+    let secret = source.join("0/0");
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o200)).unwrap();
+    let calls = "trace=openat,linkat,renameat,renameat2";
+    let strace = ["-o", log.to_str().unwrap(), "-e", calls];
+    let options = ["-r", "--verify", "--json", "--reflink=never"];
+    let Some(copied) = traced(&strace, &options, [&source, &target]) else { return };
+    if is_root() {
+        assert!(copied.status.success(), "{}", message(&copied));
+    }
+    let report: serde_json::Value = serde_json::from_slice(&copied.stdout).unwrap();
+    let verified = report["verified"].as_array().unwrap();
+    let count = u64::try_from(verified.len()).unwrap();
+    assert_eq!(count, DIRS * FILES - u64::from(!is_root()));
+    assert!(verified.iter().all(|file| file["is_same"] == true), "{verified:?}");
+    let bytes = |route: &str| report["route"][route]["direct"].as_u64().unwrap();
+    assert_eq!(bytes("read"), 0, "a small file goes through the page cache");
+    assert!(report["read_from"] != "device" || bytes("verify") > 0, "{report}");
+    let log = std::fs::read_to_string(&log).unwrap();
+    let calls = calls_in(&log);
+    // Descriptors of files that were opened once more, to be read back.
+    let opened = |call: &Call| {
+        let (_, file) = call.of("openat")?.split_once("\"/proc/self/fd/")?;
+        file.contains("O_DIRECT|").then(|| (number(file), call.begun))
+    };
+    let opened: Vec<(u32, usize)> = calls.iter().filter_map(opened).collect();
+    let named = named_in(&calls);
+    assert!(named.len() > 500, "{log}");
+    for Named { file, made, by, .. } in named {
+        let is_it = |(of, line): &(u32, usize)| *of == file && made < *line && *line < by.begun;
+        assert!(
+            report["read_from"] != "device" || opened.iter().any(is_it),
+            "it was not read back: {}",
+            by.text
+        );
+    }
+}
+
+/// A byte of a target is changed on its way, and nothing else.
+#[test]
+fn a_small_file_that_differs_gets_no_name_and_the_others_do() {
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
+    make_small(&source);
+    // The first write of each thread that writes files puts one byte in place of all.
+    let fault = ["-e", "trace=pwrite64", "-e", "inject=pwrite64:retval=1:when=1"];
+    let strace = [&["-o", "/dev/null"], &fault[..]].concat();
+    let options = ["-r", "--verify", "--json", "--reflink=never"];
+    let Some(copied) = traced(&strace, &options, [&source, &target]) else { return };
+    assert_eq!(copied.status.code(), Some(1), "{}", message(&copied));
+    let report: serde_json::Value = serde_json::from_slice(&copied.stdout).unwrap();
+    let verified = report["verified"].as_array().unwrap();
+    let differing: Vec<&str> = verified
+        .iter()
+        .filter(|file| file["is_same"] == false)
+        .map(|file| file["path"].as_str().unwrap())
+        .collect();
+    assert!(!differing.is_empty());
+    assert!(differing.iter().all(|path| !Path::new(path).exists()), "{differing:?}");
+    let whole = DIRS * FILES - u64::try_from(differing.len()).unwrap();
+    assert_eq!(count_same(&source, &target), whole);
+    assert_eq!(temporaries(&target), 0);
+}

@@ -23,7 +23,6 @@ use crate::session::Session;
 use crate::small::{self, DESCRIPTORS, SMALL_BYTES_MAX, Small, Written};
 use crate::source::Found;
 use crate::stop::StopFlag;
-use crate::temporary::Unpublished;
 use crate::together::Together;
 
 /// Descriptors of everything that waits for a flush, at most. More make a journal's commit serve
@@ -297,7 +296,7 @@ impl Batch {
             match (self.take(id), written) {
                 // Its directories may be complete then.
                 (Waiting::File(named), Some(Ok(written))) => {
-                    self.shares_blocks = written.is_reflinked();
+                    self.shares_blocks = written.is_unread();
                     if !named.is_paid {
                         session.pace().pay(written.bytes_read());
                     }
@@ -385,13 +384,11 @@ fn publish(
     }
     let (source, target) = (small.source.clone(), small.target.clone());
     let path = || Entry::new(&level.source, &target.name).path();
-    match small.publish(session, &path, written) {
-        Ok(()) => {}
-        Err(Unpublished::Failed(failure)) => session.note_failure(&failure),
-        Err(Unpublished::Nameless) => {
-            return Some(LeftAlone { why: Alone::Simply, source, target, level, links });
-        }
+    let published = small.publish(session, &path, written);
+    if matches!(published, Ok(false)) {
+        return Some(LeftAlone { why: Alone::Simply, source, target, level, links });
     }
+    session.note(published.map(|_| ()));
     add_links(session, &source, links);
     None
 }

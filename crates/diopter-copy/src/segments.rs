@@ -44,6 +44,11 @@ impl Segments {
         Segments { position, ..self }
     }
 
+    /// Returns how many bytes of the file they are of.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Returns those of a file inside an image.
     pub fn inside(ranges: DataRanges, size: u64, alignment: u64) -> Segments {
         Segments { inside: Some(ranges), ..Segments::new(Holes::Kept, size, alignment) }

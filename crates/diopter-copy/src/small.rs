@@ -7,13 +7,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use diopter::Errno;
+use diopter::{Errno, File};
 use diopter_os::space;
 use rustix::io::retry_on_intr;
 
 use crate::chattr;
-use crate::dir::{Entry, Inode};
-use crate::failure::Failure;
+use crate::content::{ContentHash, Hashing};
+use crate::dir::{Entry, Inode, path_of};
+use crate::failure::{Failure, Step};
 use crate::flow::{Moved, RouteTotals};
 use crate::flushes::{Alone, Fill};
 use crate::observer::Pass;
@@ -22,7 +23,8 @@ use crate::passing;
 use crate::place::{self, Destination, Existing};
 use crate::preserve::{self, Attributes, creation_mode};
 use crate::record::SourceIdentity;
-use crate::session::{Passed, Session};
+use crate::segments::{Holes, Segments};
+use crate::session::{Output, Passed, Session};
 use crate::temporary::{Nameless, Unpublished, Unrecorded};
 
 /// Content of more bytes is copied by direct I/O: below it, the flush of a file takes longer than
@@ -93,7 +95,6 @@ pub fn is_small(options: &Options, inode: &Inode) -> bool {
         && inode.metadata().len() <= SMALL_BYTES_MAX
         && options.open_as() == OpenAs::Plain
         && options.sparse != Sparse::Always
-        && !options.verify
 }
 
 /// Makes the temporary of a small file, unless the file is to be copied alone. The other value
@@ -109,6 +110,7 @@ pub fn begin(
         inode: Arc::clone(inode),
         options: Arc::clone(options),
         umask: session.umask(),
+        hashing: session.hashing(),
         dir: target.entry.dir.share(),
         temporary: temporary.share(),
         is_written_back: target.is_written_back,
@@ -150,6 +152,7 @@ struct Filling {
     inode: Arc<Inode>,
     options: Arc<Options>,
     umask: u32,
+    hashing: Hashing,
     /// The directory that the file is in.
     dir: Arc<OwnedFd>,
     temporary: Arc<OwnedFd>,
@@ -180,25 +183,34 @@ impl Filling {
         let Options { reflink, sparse, .. } = *self.options;
         let (from, to) = (source.file.as_fd(), self.temporary.as_fd());
         let is_reflink_wanted = reflink == Reflink::Auto && sparse == Sparse::Auto;
-        if is_reflink_wanted && source.size > 0 && space::reflink(from, to).is_ok() {
-            let size = rustix::fs::fstat(to)?.st_size;
-            let is_whole = u64::try_from(size) == Ok(source.size);
-            let passed = Passed { moved: Moved::default(), resumed: 0, is_reflinked: true };
-            return if is_whole { Ok(passed) } else { Err(Errno::EIO) };
+        let is_reflinked = is_reflink_wanted && source.size > 0 && space::reflink(from, to).is_ok();
+        if is_reflinked && u64::try_from(rustix::fs::fstat(to)?.st_size) != Ok(source.size) {
+            return Err(Errno::EIO);
+        }
+        if is_reflinked && self.hashing == Hashing::Off {
+            return Ok(Passed { moved: Moved::default(), resumed: 0, is_reflinked });
         }
         let length = usize::try_from(source.size).expect("at most SMALL_BYTES_MAX");
         buffer.resize(buffer.len().max(length), 0);
         let bytes = &mut buffer[..length];
         passing::read_all(from, bytes)?;
-        write_all(to, bytes)?;
-        if self.is_written_back {
-            passing::start_write_back(to)?;
-        }
-        let mut totals = RouteTotals { buffered: source.size, ..RouteTotals::default() };
+        let mut reads = RouteTotals { buffered: source.size, ..RouteTotals::default() };
         if length > 0 {
-            totals.why.insert(WHY);
+            reads.why.insert(WHY);
         }
-        Ok(Passed::whole(Moved { reads: totals.clone(), writes: totals, hash: None }))
+        let mut writes = RouteTotals::default();
+        if !is_reflinked {
+            write_all(to, bytes)?;
+            writes.merge(&reads);
+            if self.is_written_back {
+                passing::start_write_back(to)?;
+            }
+        }
+        let hash = ContentHash::new(self.hashing).map(|mut hash| {
+            hash.update(0, bytes);
+            hash.finish(source.size)
+        });
+        Ok(Passed { moved: Moved { reads, writes, hash }, resumed: 0, is_reflinked })
     }
 }
 
@@ -254,14 +266,14 @@ fn write_all(file: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
 }
 
 impl Written {
-    /// Returns true if the blocks of the source are shared.
-    pub fn is_reflinked(&self) -> bool {
-        self.passed.is_reflinked
+    /// Returns true if nothing of the source was read, since its blocks are shared.
+    pub fn is_unread(&self) -> bool {
+        self.passed.is_reflinked && self.bytes_read() == 0
     }
 
-    /// Returns the bytes of the source that were read: none if its blocks are shared.
+    /// Returns the bytes of the source that were read.
     pub fn bytes_read(&self) -> u64 {
-        if self.is_reflinked() { 0 } else { self.source.len() }
+        self.passed.moved.reads.bytes()
     }
 }
 
@@ -271,28 +283,60 @@ impl Small {
         self.temporary.share()
     }
 
-    /// Gives it its name; `flushed` is the result of its flush.
+    /// Gives it its name; `flushed` is the result of its flush. With `verify` it is read back
+    /// before. Returns false if the system refuses to name it, or its permissions to read it back,
+    /// and removes it.
     pub fn publish(
         self,
         session: &mut Session<'_>,
         source: &dyn Fn() -> PathBuf,
         (written, flushed): (Written, Result<(), Errno>),
-    ) -> Result<(), Unpublished> {
-        if let Err(errno) = flushed {
-            let failure = Failure::of_errno("flushing", &self.target.path(), errno);
-            self.discard();
-            return Err(failure.into());
-        }
-        let (size, bytes_read) = (written.source.len(), written.bytes_read());
-        let copy = session.identify(&written.source, self.temporary.share().as_fd());
-        self.temporary.publish(&self.target)?;
+    ) -> Step<bool> {
+        let (size, path) = (written.source.len(), self.target.path());
         session.begin_file();
         session.observer().begins(Pass::Copy, &source(), size);
         session.observer().reached(size);
-        session.observer().moved(bytes_read);
+        session.observer().moved(written.bytes_read());
+        let flushed = flushed.map_err(|errno| Failure::of_errno("flushing", &path, errno).into());
+        let is_readable = match flushed.and_then(|()| self.read_back(session, &written)) {
+            Ok(is_readable) => is_readable,
+            Err(stop) => {
+                self.discard();
+                return Err(stop);
+            }
+        };
+        if !is_readable {
+            self.discard();
+            return Ok(false);
+        }
+        let copy = session.identify(&written.source, self.temporary.share().as_fd());
+        match self.temporary.publish(&self.target) {
+            Ok(()) => {}
+            Err(Unpublished::Failed(failure)) => return Err(failure.into()),
+            Err(Unpublished::Nameless) => return Ok(false),
+        }
         session.note_copied(&written.source, &self.target, copy);
         session.count_bytes(size, &written.passed);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Reads the flushed file back and compares, if its source was hashed. Returns false if its
+    /// permissions, which are those of its source, do not let this user open it.
+    fn read_back(&self, session: &mut Session<'_>, written: &Written) -> Step<bool> {
+        if written.passed.moved.hash.is_none() {
+            return Ok(true);
+        }
+        let path = self.target.path();
+        let file = match File::options().read(true).open(path_of(self.temporary.share().as_fd())) {
+            Ok(file) => file,
+            Err(error) if error.errno() == Errno::EACCES => return Ok(false),
+            Err(error) => return Err(Failure::of_engine("opening", &path, &error).into()),
+        };
+        let unit = u64::from(file.alignment().offset_read.max(1));
+        let segments = Segments::new(Holes::Filled, written.source.len(), unit);
+        let output = Output { file: &file, path: &path };
+        session.read_segments_back(output, &written.passed, segments)?;
+        Ok(true)
     }
 
     /// Removes it.

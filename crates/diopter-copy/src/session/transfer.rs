@@ -161,13 +161,24 @@ impl Session<'_> {
         passed: &Passed,
         holes: Holes,
     ) -> Step<()> {
+        let unit = alignment_of(source, output.file);
+        self.read_segments_back(output, passed, Segments::new(holes, source.size(), unit))
+    }
+
+    /// As [`read_back`](Session::read_back), of these segments, which end where the file does.
+    pub fn read_segments_back(
+        &mut self,
+        output: Output<'_>,
+        passed: &Passed,
+        segments: Segments,
+    ) -> Step<()> {
         let Some(source_hash) = passed.moved.hash else { return Ok(()) };
-        let (target, size) = (output.path, source.size());
+        let (target, size) = (output.path, segments.size());
         self.observer.begins(Pass::Verify, target, size);
         let transfer = Transfer {
             source: output.file,
             target: None,
-            segments: Segments::new(holes, size, alignment_of(source, output.file)),
+            segments,
             size,
             write_from: 0,
             hashing: self.hashing(),

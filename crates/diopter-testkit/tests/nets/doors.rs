@@ -100,7 +100,12 @@ pub const DOORS: &[Door] = {
             &["cp", "--sparse=always", "--bs=256k", "FILE", "TARGET"],
             Makes::Replaced,
         ),
-        dio("cp-tree", &["cp", "-r", "TREE", "TARGET"], Makes::Tree),
+        dio("cp-tree", &["cp", "-r", "--flush=filesystem", "TREE", "TARGET"], Makes::Tree),
+        dio(
+            "cp-tree-files",
+            &["cp", "-r", "--verify", "--flush=files", "TREE", "TARGET"],
+            Makes::Tree,
+        ),
         dio("cp-striped", &["cp", "--bs=256k", "FILE", "STRIPED"], Makes::Striped { here: 0 }),
         dio("cp-striped-second", &["cp", "--bs=1M", "FILE", "STRIPED"], Makes::Striped { here: 1 }),
         dio(
