@@ -204,8 +204,8 @@ fn a_write_under_way_may_be_partly_there_and_nothing_else_may_change() {
 
 #[test]
 fn steps_of_a_seed_are_of_every_kind() {
-    let all = steps(Kinds::All, 7, 64);
-    assert_eq!(all, steps(Kinds::All, 7, 64));
+    let all = steps(Kinds::All, 7, 128);
+    assert_eq!(all, steps(Kinds::All, 7, 128));
     for is_resumed in [false, true] {
         assert!(
             all.iter()
