@@ -104,8 +104,8 @@ pub fn steps(kinds: Kinds, seed: u64, count: usize) -> Vec<Step> {
     let step = |index: usize| {
         let mut below = |bound: u64| numbers.next() % bound;
         let seed = seed ^ (u64::try_from(index).unwrap() << 32);
-        let kind = below(17);
-        match if kinds == Kinds::Trees { 16 } else { kind } {
+        let kind = below(18);
+        match if kinds == Kinds::Trees { 17 } else { kind } {
             kind @ 0..5 => Step::Copy {
                 target: usize::try_from(below(3)).unwrap() % TARGETS,
                 seed,
@@ -122,12 +122,12 @@ pub fn steps(kinds: Kinds, seed: u64, count: usize) -> Vec<Step> {
                 let (offset, is_sealed) = (below(DURABLE_BYTES_MAX - bytes), below(2) == 0);
                 Step::StripedWrite { seed, offset, bytes, is_sealed }
             }
-            14.. => Step::Tree {
+            15.. => Step::Tree {
                 target: usize::try_from(below(3)).unwrap() % TREES,
                 seed,
                 is_together: below(2) == 0,
             },
-            13 => Step::Clone { clone: usize::try_from(below(2)).unwrap() % CLONES },
+            13..15 => Step::Clone { clone: usize::try_from(below(2)).unwrap() % CLONES },
         }
     };
     (0..count).map(step).collect()
