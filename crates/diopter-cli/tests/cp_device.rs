@@ -61,8 +61,16 @@ fn a_source_that_is_mounted_read_write_is_refused_before_it_is_copied() {
     assert!(!target.exists());
     cp_well(&["--mounted"], &device, &target);
     assert_eq!(std::fs::metadata(&target).unwrap().len(), 16 * MIB);
-    run("mount", &["-o", "remount,ro", mount.path().to_str().unwrap()]).unwrap();
+    let at = mount.path().to_str().unwrap();
+    run("mount", &["-o", "remount,ro", at]).unwrap();
     cp_well(&[], &device, &target);
+    // The mount point is writable, and the file system is not.
+    run("mount", &["-o", "remount,bind,rw", at]).unwrap();
+    cp_well(&[], &device, &target);
+    run("mount", &["-o", "remount,bind,ro", at]).unwrap();
+    run("mount", &["-o", "remount,rw", at]).unwrap();
+    let output = cp(&[], &device, &target);
+    assert_refused(&output, &["it is mounted read-write on"]);
 }
 
 #[test]

@@ -292,7 +292,7 @@ fn names_that_match_a_pattern_are_left_out_and_the_source_is_not() {
         fs::remove_dir_all(target).unwrap();
     }
     let list = dir.path().join("list");
-    fs::write(&list, "# objects\n\n*.o\n/build/\n").unwrap();
+    fs::write(&list, "\u{FEFF}# objects\r\n\r\n*.o\r\n/build/\n").unwrap();
     let from = format!("--exclude-from={}", list.display());
     let target = dir.path().join("target");
     cp_well(&["-r", &from, "--exclude=b"], &source, &target);

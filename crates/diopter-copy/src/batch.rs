@@ -20,14 +20,14 @@ use crate::options::{Follow, Options};
 use crate::place::Destination;
 use crate::preserve;
 use crate::session::Session;
-use crate::small::{self, DESCRIPTORS, SMALL_BYTES_MAX, Small, Written};
+use crate::small::{self, DESCRIPTORS, Published, SMALL_BYTES_MAX, Small, Written};
 use crate::source::Found;
 use crate::stop::StopFlag;
 use crate::together::Together;
 
 /// Descriptors of everything that waits for a flush, at most. More make a journal's commit serve
 /// more files, and the page cache hold more of them.
-const OPEN_MAX: usize = 1024;
+const OPEN_MAX: usize = 1536;
 
 /// Bytes of all files that wait for a flush, at most.
 const BYTES_MAX: u64 = 64 << 20;
@@ -300,9 +300,9 @@ impl Batch {
                     if !named.is_paid {
                         session.pace().pay(written.bytes_read());
                     }
-                    let nameless = publish(session, *named, (written, flushed));
-                    self.is_link_refused |= nameless.is_some();
-                    self.left_alone.extend(nameless);
+                    let (published, alone) = publish(session, *named, (written, flushed));
+                    self.is_link_refused |= published == Some(Published::LinkRefused);
+                    self.left_alone.extend(alone);
                 }
                 (Waiting::File(named), Some(Err(why))) => {
                     let Named { small, level, links, .. } = *named;
@@ -370,27 +370,27 @@ impl Batch {
     }
 }
 
-/// Gives a flushed file its names, unless the run is to end. Returns it if the system refuses to
-/// name it.
+/// Gives a flushed file its names, unless the run is to end. Returns it if it is copied alone.
 fn publish(
     session: &mut Session<'_>,
     named: Named,
     written: (Written, Result<(), Errno>),
-) -> Option<LeftAlone> {
+) -> (Option<Published>, Option<LeftAlone>) {
     let Named { small, level, links, .. } = named;
     if session.stop().requested().is_some() {
         small.discard();
-        return None;
+        return (None, None);
     }
     let (source, target) = (small.source.clone(), small.target.clone());
     let path = || Entry::new(&level.source, &target.name).path();
     let published = small.publish(session, &path, written);
-    if matches!(published, Ok(false)) {
-        return Some(LeftAlone { why: Alone::Simply, source, target, level, links });
+    if let Ok(published @ (Published::Alone | Published::LinkRefused)) = published {
+        let alone = LeftAlone { why: Alone::Simply, source, target, level, links };
+        return (Some(published), Some(alone));
     }
     session.note(published.map(|_| ()));
     add_links(session, &source, links);
-    None
+    (None, None)
 }
 
 /// Gives a file that was copied its further names.

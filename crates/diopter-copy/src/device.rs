@@ -55,9 +55,7 @@ pub fn open(
 /// Refuses a device as a source that is mounted read-write, or of which a partition is: its content
 /// would be of several times, and its file system damaged.
 pub fn refuse_mounted(source: &Path, rdev: u64) -> Result<(), Failure> {
-    let mut mounts = mounts::all();
-    mounts.retain(|mount| mount.options.iter().any(|option| option == "rw"));
-    let points = mounts::of_device(&mounts, rdev);
+    let points = mounts::of_device(&mounts::written(), rdev);
     let Some(point) = points.first() else { return Ok(()) };
     let cause = format!(
         "it is mounted read-write on {}: what is written there during the copy may be in the copy \

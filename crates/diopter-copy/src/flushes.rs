@@ -365,6 +365,13 @@ impl<W> Shared<W> {
         for Member { id, item, file } in members {
             let written = match item {
                 Item::Dir => None,
+                // Nothing more is written after a signal, and nothing is copied alone.
+                Item::File(_) if self.stop.requested().is_some() => {
+                    drop(file);
+                    let written = Some(Err(Alone::Simply));
+                    self.note_done(Flushed { id, written, flushed: Err(Errno::ECANCELED) });
+                    continue;
+                }
                 Item::File(fill) => match fill(&mut buffer) {
                     Ok(written) => Some(written),
                     Err(alone) => {
@@ -548,8 +555,10 @@ mod tests {
         });
         flushes.start(0, Item::File(stops), null());
         flushes.start(1, Item::Dir, null());
+        flushes.start(2, Item::File(Box::new(|_| panic!("nothing more is written"))), null());
         let flushed = all(&mut flushes).into_iter().map(|flushed| flushed.flushed);
-        assert_eq!(flushed.collect::<Vec<_>>(), [Err(Errno::ECANCELED), Ok(())]);
+        let cancelled = Err(Errno::ECANCELED);
+        assert_eq!(flushed.collect::<Vec<_>>(), [cancelled, Ok(()), cancelled]);
         assert_eq!(flushes.take_file_systems(), 0);
         assert!(flushes.may_be_together());
     }

@@ -31,9 +31,9 @@ use crate::temporary::{Nameless, Unpublished, Unrecorded};
 /// its bytes.
 pub const SMALL_BYTES_MAX: u64 = 1 << 20;
 
-/// Descriptors that one file needs until it has its name: the one that it was looked up with, and
-/// its temporary.
-pub const DESCRIPTORS: usize = 2;
+/// Descriptors that one file needs until it has its name: the one that it was looked up with, its
+/// temporary, and the directory that its group is flushed with, if it is alone in the group.
+pub const DESCRIPTORS: usize = 3;
 
 /// Why the bytes of a small file are not direct, in the report.
 const WHY: &str = "small-file";
@@ -76,6 +76,17 @@ pub struct Written {
     /// The metadata of its source, from when it was read.
     source: std::fs::Metadata,
     passed: Passed,
+}
+
+/// The end of a small file that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    Yes,
+    /// It is removed, and copied alone: it got no name, or its permissions do not let this user
+    /// read it back.
+    Alone,
+    /// As [`Published::Alone`]. The system names no file that has no name yet.
+    LinkRefused,
 }
 
 /// A place for a small file.
@@ -284,14 +295,13 @@ impl Small {
     }
 
     /// Gives it its name; `flushed` is the result of its flush. With `verify` it is read back
-    /// before. Returns false if the system refuses to name it, or its permissions to read it back,
-    /// and removes it.
+    /// before.
     pub fn publish(
         self,
         session: &mut Session<'_>,
         source: &dyn Fn() -> PathBuf,
         (written, flushed): (Written, Result<(), Errno>),
-    ) -> Step<bool> {
+    ) -> Step<Published> {
         let (size, path) = (written.source.len(), self.target.path());
         session.begin_file();
         session.observer().begins(Pass::Copy, &source(), size);
@@ -307,17 +317,21 @@ impl Small {
         };
         if !is_readable {
             self.discard();
-            return Ok(false);
+            return Ok(Published::Alone);
         }
         let copy = session.identify(&written.source, self.temporary.share().as_fd());
         match self.temporary.publish(&self.target) {
             Ok(()) => {}
             Err(Unpublished::Failed(failure)) => return Err(failure.into()),
-            Err(Unpublished::Nameless) => return Ok(false),
+            // An error of this file: a copy of it alone fails too, and reports it.
+            Err(Unpublished::Nameless(Errno::ENOSPC | Errno::EDQUOT | Errno::EIO)) => {
+                return Ok(Published::Alone);
+            }
+            Err(Unpublished::Nameless(_)) => return Ok(Published::LinkRefused),
         }
         session.note_copied(&written.source, &self.target, copy);
         session.count_bytes(size, &written.passed);
-        Ok(true)
+        Ok(Published::Yes)
     }
 
     /// Reads the flushed file back and compares, if its source was hashed. Returns false if its

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use diopter::internals::mounts;
+use diopter_os::kernel;
 
 use crate::dir::Dir;
 use crate::options::FlushBy;
@@ -14,8 +16,8 @@ use crate::options::FlushBy;
 /// same as ext4's, does not flush the cache.
 const FILE_SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
-/// File systems on which a flush makes the content of a file durable that has no name yet.
-const NAMELESS: [&str; 2] = ["ext4", "xfs"];
+/// The first kernel whose syncfs(2) reports an error of a write that was not waited for.
+const REPORTS_ERRORS: (u32, u32) = (5, 8);
 
 /// Bytes that other programs wrote and the kernel has not written back, at most, unless
 /// [`FlushBy::FileSystem`] is asked for: a flush of the file system waits for them too. A disk of
@@ -26,14 +28,23 @@ const OTHERS_DIRTY_MAX: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Together {
     flush: FlushBy,
-    /// Their types, by the device numbers; empty if that is unknown.
-    types: BTreeMap<u64, String>,
+    /// By the device numbers.
+    systems: BTreeMap<u64, System>,
+}
+
+/// A file system.
+#[derive(Clone, Copy, Debug, Default)]
+struct System {
+    /// One flush makes durable all that was written, and reports all errors.
+    has_flush: bool,
+    /// A file without a name is durable when it is flushed, and its name when the directory is.
+    keeps_nameless: bool,
 }
 
 impl Together {
     /// Begins with no file system.
     pub fn new(flush: FlushBy) -> Together {
-        Together { flush, types: BTreeMap::new() }
+        Together { flush, systems: BTreeMap::new() }
     }
 
     /// Returns a directory that is open for the flush of its file system, if what is written there
@@ -42,10 +53,11 @@ impl Together {
     pub fn point(&mut self, dir: &Dir, own_dirty: u64) -> Option<OwnedFd> {
         let is_wanted = match self.flush {
             FlushBy::Files => false,
-            FlushBy::FileSystem => self.has_flush(dir),
+            FlushBy::FileSystem => self.system(dir).has_flush,
             FlushBy::Auto => {
                 let others = || dirty_bytes().map(|all| all.saturating_sub(own_dirty));
-                self.has_flush(dir) && others().is_some_and(|bytes| bytes <= OTHERS_DIRTY_MAX)
+                self.system(dir).has_flush
+                    && others().is_some_and(|bytes| bytes <= OTHERS_DIRTY_MAX)
             }
         };
         if is_wanted { dir.open_again().ok() } else { None }
@@ -53,19 +65,36 @@ impl Together {
 
     /// Returns true if a file in a directory needs no name before it is flushed.
     pub fn may_be_nameless(&mut self, dir: &Dir) -> bool {
-        NAMELESS.contains(&self.type_of(dir))
+        self.system(dir).keeps_nameless
     }
 
-    fn has_flush(&mut self, dir: &Dir) -> bool {
-        FILE_SYSTEMS.contains(&self.type_of(dir))
+    fn system(&mut self, dir: &Dir) -> System {
+        *self.systems.entry(dir.id().0).or_insert_with(|| system_of(dir))
     }
+}
 
-    fn type_of(&mut self, dir: &Dir) -> &str {
-        self.types.entry(dir.id().0).or_insert_with(|| {
-            let mount = mounts::of_descriptor(&mounts::all(), dir.as_fd());
-            mount.map(|mount| mount.file_system).unwrap_or_default()
-        })
+fn system_of(dir: &Dir) -> System {
+    let Some(mount) = mounts::of_descriptor(&mounts::all(), dir.as_fd()) else {
+        return System::default();
+    };
+    let kind = &*mount.file_system;
+    System {
+        has_flush: FILE_SYSTEMS.contains(&kind) && kernel::version() >= Some(REPORTS_ERRORS),
+        // Without a journal the flush of a directory writes its names, and not the number of names
+        // that a file has.
+        keeps_nameless: kind == "xfs" || kind == "ext4" && has_journal(&mount.device),
     }
+}
+
+/// Returns true if an ext4 on a device, as "major:minor", has a journal; false if that is unknown.
+fn has_journal(device: &str) -> bool {
+    let name = std::fs::read_link(Path::new("/sys/dev/block").join(device));
+    let name = name.ok().and_then(|path| Some(path.file_name()?.to_owned()));
+    let task = name.and_then(|name| {
+        std::fs::read_to_string(Path::new("/sys/fs/ext4").join(name).join("journal_task")).ok()
+    });
+    // The process that commits the journal, or `<none>`.
+    task.is_some_and(|task| task.trim().parse::<u32>().is_ok())
 }
 
 /// Returns the bytes of the system's page cache that are not written back; `None` without /proc.

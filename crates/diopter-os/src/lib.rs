@@ -55,6 +55,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod ids;
+pub mod kernel;
 pub mod child;
 pub mod privilege;
 pub mod errno;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use diopter::probe::{BlockQueue, known};
 use diopter_core::bio::device::DeviceLimits;
+pub use diopter_os::kernel::version_of;
 
 use crate::document::{Completions, PredictionSummary};
 use crate::findings::op_name;
@@ -203,14 +204,6 @@ pub fn file_system_of(major: u32, minor: u32) -> String {
 #[must_use]
 pub fn needs_flush(major: u32, minor: u32) -> Option<bool> {
     crate::files::needs_flush(crate::event::Device::new(major, minor))
-}
-
-/// Major and minor number of a kernel's release, such as `6.1` or `6.18.44-generic`.
-#[must_use]
-pub fn version_of(release: &str) -> Option<(u32, u32)> {
-    let (major, rest) = release.split_once('.')?;
-    let minor = rest.split(|byte: char| !byte.is_ascii_digit()).next()?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// A kind of request: those for which the same is expected.

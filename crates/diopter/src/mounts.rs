@@ -27,6 +27,17 @@ pub struct Mount {
 /// Returns every mount that this process sees; none without /proc.
 #[must_use]
 pub fn all() -> Vec<Mount> {
+    parsed().into_iter().map(|(mount, _)| mount).collect()
+}
+
+/// Returns the mounts of file systems that are mounted read-write, if not on each of their mount
+/// points.
+#[must_use]
+pub fn written() -> Vec<Mount> {
+    parsed().into_iter().filter(|(_, is_written)| *is_written).map(|(mount, _)| mount).collect()
+}
+
+fn parsed() -> Vec<(Mount, bool)> {
     // A mount point need not be UTF-8; the rest of the file is still valid.
     let bytes = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect()
@@ -62,8 +73,9 @@ pub fn of_device(mounts: &[Mount], device: u64) -> Vec<PathBuf> {
     points
 }
 
-/// Parses a line such as `27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard`.
-fn parse(line: &str) -> Option<Mount> {
+/// Parses a line such as `27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard`. The
+/// other value is true if the file system is mounted read-write.
+fn parse(line: &str) -> Option<(Mount, bool)> {
     let (mount, file_system) = line.split_once(" - ")?;
     let mut words = mount.split(' ');
     let id = words.next()?.parse().ok()?;
@@ -74,12 +86,14 @@ fn parse(line: &str) -> Option<Mount> {
     let kind = words.next()?.to_owned();
     let source = unescaped(words.next()?);
     let mut options: Vec<String> = Vec::new();
-    for option in own.split(',').chain(words.next().unwrap_or_default().split(',')) {
+    let of_system = words.next().unwrap_or_default();
+    let is_written = of_system.split(',').any(|option| option == "rw");
+    for option in own.split(',').chain(of_system.split(',')) {
         if !option.is_empty() && !options.iter().any(|known| known == option) {
             options.push(option.to_owned());
         }
     }
-    Some(Mount { id, device, file_system: kind, point, source, options })
+    Some((Mount { id, device, file_system: kind, point, source, options }, is_written))
 }
 
 /// Decodes a word of /proc in which blanks and backslashes are octal numbers.
@@ -123,7 +137,7 @@ mod tests {
     fn a_line_is_taken_apart() {
         let line = "36 35 98:0 /mnt1 /mnt/with\\040blank rw,noatime master:1 shared:2 - ext3 \
                     /dev/root rw,errors=continue";
-        let mount = parse(line).unwrap();
+        let (mount, _) = parse(line).unwrap();
         assert_eq!((mount.id, mount.device.as_str()), (36, "98:0"));
         assert_eq!(mount.point, Path::new("/mnt/with blank"));
         assert_eq!(
@@ -135,8 +149,10 @@ mod tests {
 
     #[test]
     fn a_line_without_optional_fields_is_taken_apart() {
-        let mount = parse("27 1 254:0 / / rw - ext4 /dev/vda rw,discard").unwrap();
+        let (mount, is_written) = parse("27 1 254:0 / / rw - ext4 /dev/vda rw,discard").unwrap();
         assert_eq!((mount.point.as_path(), mount.options.len()), (Path::new("/"), 2));
+        let read_only = parse("27 1 254:0 / / rw,relatime - ext4 /dev/vda ro,discard").unwrap();
+        assert_eq!((is_written, read_only.1), (true, false));
         assert_eq!(parse("nonsense"), None);
     }
 
@@ -151,7 +167,7 @@ mod tests {
     fn a_device_is_found_by_its_number() {
         let lines =
             ["27 1 254:0 / / rw - ext4 /dev/vda rw", "30 27 254:0 /a /bind rw - ext4 /dev/vda rw"];
-        let mounts: Vec<Mount> = lines.iter().map(|line| parse(line).unwrap()).collect();
+        let mounts: Vec<Mount> = lines.iter().map(|line| parse(line).unwrap().0).collect();
         assert_eq!(of_device(&mounts, 0xFE00), [Path::new("/"), Path::new("/bind")]);
         assert!(of_device(&mounts, 0xFF_FE00).is_empty());
     }

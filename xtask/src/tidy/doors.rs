@@ -33,7 +33,7 @@ const TOOLS: [&str; 6] = [
 ];
 
 /// Modules and names of `diopter_os` that tools use for other things than I/O, with their purpose.
-const OS_IN_TOOLS: [(&str, &str); 24] = [
+const OS_IN_TOOLS: [(&str, &str); 25] = [
     ("BioId", "a backend that counts bios"),
     ("BioResult", "a backend that counts bios"),
     ("Errno", "an error number, of diopter's results"),
@@ -49,6 +49,7 @@ const OS_IN_TOOLS: [(&str, &str); 24] = [
     ("fork", "the generation of a process"),
     ("handle", "an inode that is still the same"),
     ("ids", "user and group"),
+    ("kernel", "the version of the kernel"),
     ("limit", "limits of the process"),
     ("loop_device", "the file of a loop device"),
     ("privilege", "capabilities of the process"),

@@ -148,7 +148,7 @@ impl From<ReflinkWhen> for Reflink {
 /// How small files of a tree are made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FlushWhat {
-    /// The file system, while other programs have little to be written there
+    /// The file system, while other programs have little to be written on this machine
     Auto,
     /// Each file
     Files,
@@ -312,7 +312,10 @@ fn patterns_in(name: &OsStr) -> Result<Patterns, String> {
 }
 
 fn parse_patterns(text: &[u8]) -> Result<Vec<Pattern>, String> {
+    // As editors of Windows write text.
+    let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
     let lines = text.split(|byte| *byte == b'\n').enumerate();
+    let lines = lines.map(|(index, line)| (index, line.strip_suffix(b"\r").unwrap_or(line)));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"));
     let parse = |(index, line): (usize, &[u8])| {
         let failed = |why: String| format!("line {}: {why}", index + 1);

@@ -32,8 +32,8 @@ pub struct Nameless {
 #[derive(Debug)]
 pub enum Unpublished {
     Failed(Failure),
-    /// The system refuses to link it.
-    Nameless,
+    /// It gets no name.
+    Nameless(Errno),
 }
 
 impl From<Failure> for Unpublished {
@@ -99,9 +99,9 @@ impl Nameless {
             // What has the name can be replaced by a rename only.
             Err(Errno::EEXIST) => match named(self.file, target, self.replaces)? {
                 Ok(named) => Ok(named.publish(target)?),
-                Err(_) => Err(Unpublished::Nameless),
+                Err(errno) => Err(Unpublished::Nameless(errno)),
             },
-            Err(_) => Err(Unpublished::Nameless),
+            Err(errno) => Err(Unpublished::Nameless(errno)),
         }
     }
 }

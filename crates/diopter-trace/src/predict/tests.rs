@@ -81,16 +81,6 @@ fn what_is_not_known_is_unknown() {
 }
 
 #[test]
-fn a_version_is_the_first_two_numbers_of_a_release() {
-    assert_eq!(version_of("6.18.44-fc-v595"), Some((6, 18)));
-    assert_eq!(version_of("6.1"), Some((6, 1)));
-    assert_eq!(version_of("7.3~rc7"), Some((7, 3)));
-    for wrong in ["", "6", "x.1", "6.x", "-6.1"] {
-        assert_eq!(version_of(wrong), None, "{wrong}");
-    }
-}
-
-#[test]
 fn each_kind_of_request_has_its_expectation_next_to_what_was_seen() {
     let mut trace = Job::overwrite(|job| job.pieces = 2).trace();
     for request in trace.requests.iter_mut().take(50) {
