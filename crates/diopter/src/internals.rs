@@ -20,5 +20,5 @@ pub use diopter_core::units::ObjectOffset;
 
 /// The mounts that this process sees.
 pub mod mounts {
-    pub use crate::mounts::{Mount, all, of_descriptor, of_device, unescaped, written};
+    pub use crate::mounts::{all, of_descriptor, of_device, unescaped, written};
 }
