@@ -300,9 +300,10 @@ impl Batch {
                     if !named.is_paid {
                         session.pace().pay(written.bytes_read());
                     }
-                    let (published, alone) = publish(session, *named, (written, flushed));
-                    self.is_link_refused |= published == Some(Published::LinkRefused);
-                    self.left_alone.extend(alone);
+                    if let Some((left, why)) = publish(session, *named, (written, flushed)) {
+                        self.is_link_refused |= why == Published::LinkRefused;
+                        self.left_alone.push(left);
+                    }
                 }
                 (Waiting::File(named), Some(Err(why))) => {
                     let Named { small, level, links, .. } = *named;
@@ -370,27 +371,27 @@ impl Batch {
     }
 }
 
-/// Gives a flushed file its names, unless the run is to end. Returns it if it is copied alone.
+/// Gives a flushed file its names, unless the run is to end. Returns a file that is copied alone,
+/// and why.
 fn publish(
     session: &mut Session<'_>,
     named: Named,
     written: (Written, Result<(), Errno>),
-) -> (Option<Published>, Option<LeftAlone>) {
+) -> Option<(LeftAlone, Published)> {
     let Named { small, level, links, .. } = named;
     if session.stop().requested().is_some() {
         small.discard();
-        return (None, None);
+        return None;
     }
     let (source, target) = (small.source.clone(), small.target.clone());
     let path = || Entry::new(&level.source, &target.name).path();
     let published = small.publish(session, &path, written);
-    if let Ok(published @ (Published::Alone | Published::LinkRefused)) = published {
-        let alone = LeftAlone { why: Alone::Simply, source, target, level, links };
-        return (Some(published), Some(alone));
+    if let Ok(why @ (Published::Alone | Published::LinkRefused)) = published {
+        return Some((LeftAlone { why: Alone::Simply, source, target, level, links }, why));
     }
     session.note(published.map(|_| ()));
     add_links(session, &source, links);
-    (None, None)
+    None
 }
 
 /// Gives a file that was copied its further names.

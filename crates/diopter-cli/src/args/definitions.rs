@@ -18,6 +18,7 @@ use super::check::{SumArgs, VerifyArgs};
 use super::compare::CompareArgs;
 use super::help;
 use super::lab::LabArgs;
+use super::patterns::{self, Patterns};
 use super::report::ReportArgs;
 use super::run::ProgramArgs;
 use super::stripe::StripeArgs;
@@ -25,7 +26,7 @@ use super::tips;
 use super::trace::TraceArgs;
 use super::values::{
     self, ABOUT_SIZES, AttributeName, BackendName, BytesProgress, ColorWhen, Document, FlushWhat,
-    IoDepth, Operation, Patterns, ReflinkWhen, SparseWhen,
+    IoDepth, Operation, ReflinkWhen, SparseWhen,
 };
 use crate::output::{RUN_FAILED, STOPS_BISECTION, TRACE_FAILED, TROUBLE};
 use crate::{preload, size};
@@ -208,13 +209,13 @@ pub struct CpArgs {
     /// slash with the path below SRC. `*` and `?` match no slash, `**` does; `[a-z]`, `{a,b}` and
     /// `\` are as in a shell. With a slash at its end it matches directories only. SRC itself is
     /// never left out.
-    #[arg(long, value_name = "PATTERN", value_parser = values::pattern)]
+    #[arg(long, value_name = "PATTERN", value_parser = patterns::parse)]
     pub exclude: Vec<Pattern>,
     /// Leave out names that match a pattern of this file; repeatable
     ///
     /// One pattern a line, as of --exclude. Empty lines, and lines that begin with `#`, are left
     /// out. `-` is standard input.
-    #[arg(long, value_name = "FILE", value_parser = values::patterns_in_file())]
+    #[arg(long, value_name = "FILE", value_parser = patterns::in_file())]
     pub exclude_from: Vec<Patterns>,
     /// Preserve these attributes; without LIST, mode, ownership and timestamps
     ///

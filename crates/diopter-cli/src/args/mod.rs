@@ -1,8 +1,9 @@
 //! The command line: what can be typed, and the settings that it, the environment and the terminal
-//! decide together. Nothing is opened here.
+//! decide together. Nothing is opened here but a file of patterns.
 
 mod help;
 mod tips;
+mod patterns;
 mod values;
 
 mod check;
