@@ -227,6 +227,40 @@ fn a_copy_that_no_run_can_resume_says_so() {
 }
 
 #[test]
+fn what_a_killed_copy_left_without_a_mark_is_removed_by_a_resumed_one() {
+    let Some(mount) = mounted(&[Odd::NoAttributes]) else { return };
+    let dir = dir();
+    let source = dir.path().join("source");
+    make_file(&source, 1, 3 << 20);
+    let target = mount.path().join("target");
+    let left = || names(mount.path()).into_iter().filter(|name| name.ends_with(".dio-part"));
+    let options = ["--bwlimit=256k", "--bs=64k"];
+    let start = |count| {
+        let child = start_slowly(&options, &source, &target);
+        wait_for("a temporary", || left().count() == count);
+        child
+    };
+    let mut killed = start(1);
+    send(&killed, rustix::process::Signal::KILL);
+    killed.wait().unwrap();
+    let orphan = left().next().unwrap();
+    // That of another target, that of a copy that runs, and files that only look like one.
+    let others = [".target.0123456789abcdeg.dio-part", ".targets.0123456789abcdef.dio-part"];
+    for other in others {
+        std::fs::write(mount.path().join(other), "other").unwrap();
+    }
+    let mut running = start_slowly(&options, &source, &target);
+    wait_for("a temporary", || left().count() == 4);
+    cp_well(&["--resume"], &source, &target);
+    let kept: Vec<String> = left().collect();
+    assert!(!kept.contains(&orphan), "{kept:?}");
+    assert_eq!(kept.len(), 3, "{kept:?}");
+    assert!(others.iter().all(|other| kept.iter().any(|name| name == other)));
+    running.kill().unwrap();
+    running.wait().unwrap();
+}
+
+#[test]
 fn a_temporary_that_cannot_be_opened_again_is_removed() {
     let Some(mount) = mounted(&[Odd::WrittenOnce]) else { return };
     let dir = dir();

@@ -21,20 +21,7 @@ pub fn open(
 ) -> Result<File, Failure> {
     let refused =
         |cause: &str, remedy: &str| Failure::of_rule("writing the device", target, cause, remedy);
-    if !may_overwrite {
-        let remedy = "check that it is the right one, then add --overwrite";
-        return Err(refused("all data on it would be lost", remedy));
-    }
-    if let Some(user) = user_of(device.metadata().rdev()) {
-        return Err(refused(
-            &user,
-            "unmount it, or run swapoff, and check that it is the right one",
-        ));
-    }
-    if is_read_only(device.metadata().rdev()) {
-        let remedy = "choose another, or make it writable: `blockdev --setrw`";
-        return Err(refused("the device is read-only", remedy));
-    }
+    check(target, device, may_overwrite)?;
     // O_EXCL: the kernel refuses a device that a file system, a RAID, or device mapper holds.
     let options = File::options().read(true).write(true).exclusive(true).clone();
     let file = options.open(device.proc_path()).map_err(|error| match error.errno() {
@@ -50,6 +37,25 @@ pub fn open(
         return Err(refused(&cause, "choose a larger device"));
     }
     Ok(file)
+}
+
+/// Refuses a device that may not be written, as far as that is known before it is opened.
+pub fn check(target: &Path, device: &Inode, may_overwrite: bool) -> Result<(), Failure> {
+    let refused =
+        |cause: &str, remedy| Err(Failure::of_rule("writing the device", target, cause, remedy));
+    if !may_overwrite {
+        let remedy = "check that it is the right one, then add --overwrite";
+        return refused("all data on it would be lost", remedy);
+    }
+    if let Some(user) = user_of(device.metadata().rdev()) {
+        let remedy = "unmount it, or run swapoff, and check that it is the right one";
+        return refused(&user, remedy);
+    }
+    if is_read_only(device.metadata().rdev()) {
+        let remedy = "choose another, or make it writable: `blockdev --setrw`";
+        return refused("the device is read-only", remedy);
+    }
+    Ok(())
 }
 
 /// Refuses a device as a source that is mounted read-write, or of which a partition is: its content

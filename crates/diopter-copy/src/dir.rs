@@ -110,6 +110,9 @@ pub fn id_of(metadata: &Metadata) -> FileId {
     (metadata.dev(), metadata.ino())
 }
 
+/// Digits of [`random_digits`].
+pub const RANDOM_DIGITS: usize = 16;
+
 /// Returns 16 hexadecimal digits that no other process can guess.
 pub fn random_digits() -> Result<String, Errno> {
     Ok(format!("{:016x}", u64::from_ne_bytes(random::bytes()?)))
@@ -199,6 +202,11 @@ impl Dir {
     pub fn open_again(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(retry_on_intr(|| rustix::fs::openat(&self.fd, ".", flags, Mode::empty()))?)
+    }
+
+    /// Opens it again, to read its names from the first on.
+    pub fn to_list(&self) -> Result<Rc<Dir>, Errno> {
+        Dir::of_fd(self.open_again()?, Rc::clone(&self.name))
     }
 
     /// Makes a file in its file system that has no name, and that only its owner may use.
@@ -355,11 +363,19 @@ impl Entry {
 
     /// Makes a directory, or opens the existing one. Returns true if it is new.
     pub fn make_or_open(&self) -> Result<(Rc<Dir>, bool), Failure> {
-        match self.look()? {
+        match self.existing_dir()? {
             None => Ok((self.make_dir()?, true)),
+            Some(dir) => Ok((dir, false)),
+        }
+    }
+
+    /// Opens the directory that has the name; `None` if nothing has it.
+    pub fn existing_dir(&self) -> Result<Option<Rc<Dir>>, Failure> {
+        match self.look()? {
+            None => Ok(None),
             Some(found) if found.metadata().is_dir() => {
                 self.refuse_other_name()?;
-                Ok((self.open_dir()?, false))
+                Ok(Some(self.open_dir()?))
             }
             Some(_) => {
                 let cause = "something that is not a directory is in the way";

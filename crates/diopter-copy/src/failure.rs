@@ -308,6 +308,7 @@ fn remedy_of(errno: Errno) -> &'static str {
         Errno::ENOMEM => "lower --bs or --iodepth, or raise the memory limit",
         Errno::EMFILE | Errno::ENFILE => "raise `ulimit -n`",
         Errno::ESTALE => "the server does not know the file any more: copy again",
+        Errno::EPIPE => "the program that reads it closed it: look at what that program reports",
         Errno::EXDEV => "the directory is a mount point: name a path within one file system",
         _ => "errno(3) explains the error; `dio probe` shows what the file system allows",
     }

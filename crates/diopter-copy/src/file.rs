@@ -6,18 +6,18 @@ use std::path::Path;
 use diopter::{Errno, File};
 use diopter_os::space;
 
+use crate::chattr;
 use crate::content::Hashing;
 use crate::device;
 use crate::dir::{Entry, Inode, fd_of, id_of};
 use crate::failure::{Failure, Step, Stop};
-use crate::flow::{Moved, Transfer};
+use crate::flow::{Drain, Feed, Moved, Transfer};
 use crate::observer::Pass;
-use crate::options::{Reflink, Sparse, WhenThere};
+use crate::options::{Options, Reflink, Sparse, WhenThere};
 use crate::pipeline::Milestone;
 use crate::place::{self, Destination, Existing, Place};
 use crate::preserve;
 use crate::record::Recorder;
-use crate::segments::Segments;
 use crate::session::{Output, Passed, Session, alignment_of, stopped_of_new};
 use crate::source::{Content, Found, Source};
 use crate::striped;
@@ -35,7 +35,8 @@ const FLUSH_APART_MIN: u64 = 1 << 20;
 pub fn copy(session: &mut Session<'_>, source: Found<'_>, destination: Destination) -> Step<()> {
     session.begin_file();
     let open_as = session.options.open_as();
-    let source = Source::open(source, open_as)?;
+    let Options { offset, length, .. } = *session.options;
+    let source = Source::open(source, open_as)?.part(offset, length)?;
     if source.is_device() && !session.options.mounted {
         device::refuse_mounted(&source.path, source.metadata.rdev())?;
     }
@@ -55,10 +56,18 @@ fn copy_opened(session: &mut Session<'_>, source: &Source, place: Place) -> Step
         session.skip(source.size);
         return Ok(());
     }
+    if session.options.dry_run {
+        check_dry(session, &place)?;
+        session.list_file(source);
+        return Ok(());
+    }
     let is_to_be_striped = session.options.striped && source.is_striped();
     let target = place.entry.path();
+    if let Some(start) = session.options.target_offset {
+        return write_part(session, source, &place, start);
+    }
     match place.existing {
-        Existing::Device(device) => write_device(session, source, &target, &device),
+        Existing::Device(device) => write_device(session, source, (&target, 0), &device),
         Existing::Striped(there) => striped::replace(session, source, &place.entry, &there),
         Existing::Nothing if is_to_be_striped => striped::create(session, source, &place.entry),
         Existing::File(_) | Existing::Link if is_to_be_striped => {
@@ -77,10 +86,21 @@ fn copy_opened(session: &mut Session<'_>, source: &Source, place: Place) -> Step
     }
 }
 
+/// Refuses what a copy to this place would refuse before its first byte, without a change.
+fn check_dry(session: &Session<'_>, place: &Place) -> Result<(), Failure> {
+    match (&place.existing, session.options.target_offset) {
+        (Existing::Device(device), _) => {
+            device::check(&place.entry.path(), device, session.options.overwrite)
+        }
+        (_, Some(_)) => open_part(session, place).map(|_| ()),
+        _ => chattr::check(&place.entry),
+    }
+}
+
 fn write_device(
     session: &mut Session<'_>,
     source: &Source,
-    target: &Path,
+    (target, start): (&Path, u64),
     device: &Inode,
 ) -> Step<()> {
     if session.options.overwrite && session.options.resume {
@@ -88,10 +108,51 @@ fn write_device(
         let remedy = "leave --resume out";
         return Err(Failure::of_rule("writing the device", target, cause, remedy).into());
     }
-    let file = device::open(target, device, source.size, session.options.overwrite)?;
-    let passed = session.write_in_place(source, Output { file: &file, path: target })?;
+    let end = start.saturating_add(source.size);
+    let file = device::open(target, device, end, session.options.overwrite)?;
+    let passed = session.write_in_place(source, Output { file: &file, path: target, start })?;
     session.count(source, &passed);
     Ok(())
+}
+
+/// Writes into a file or a device from byte `start` on; the rest of it stays.
+fn write_part(session: &mut Session<'_>, source: &Source, place: &Place, start: u64) -> Step<()> {
+    let path = place.entry.path();
+    if let Existing::Device(device) = &place.existing {
+        return write_device(session, source, (&path, start), device);
+    }
+    if start.checked_add(source.size).is_none_or(|end| i64::try_from(end).is_err()) {
+        let (cause, remedy) = ("no file has so many bytes", "choose a smaller --target-offset");
+        return Err(Failure::of_rule("writing", &path, cause, remedy).into());
+    }
+    let file = open_part(session, place)?;
+    let output = Output { file: &file, path: &path, start };
+    session.reserve_part(output, source.size)?;
+    let passed = session.write_in_place(source, output)?;
+    session.count(source, &passed);
+    Ok(())
+}
+
+/// Opens a file of which a part is to be written.
+pub fn open_part(session: &Session<'_>, place: &Place) -> Result<File, Failure> {
+    let path = place.entry.path();
+    let refused = |cause, remedy| Err(Failure::of_rule("writing", &path, cause, remedy));
+    let there = match &place.existing {
+        Existing::File(there) => there,
+        Existing::Device(_) => return refused("it is a device", "name the device itself"),
+        Existing::Striped(_) => {
+            return refused("a striped file is not written in part", "leave --target-offset out");
+        }
+        Existing::Nothing | Existing::Link => {
+            return refused("there is no such file", "leave --target-offset out to make one");
+        }
+    };
+    if !session.options.overwrite {
+        let remedy = "check that it is the right one, then add --overwrite";
+        return refused("it would be changed in place", remedy);
+    }
+    let file = File::options().read(true).write(true).open(there.proc_path());
+    file.map_err(|error| Failure::of_engine("opening", &path, &error))
 }
 
 /// Copies into a temporary, which gets the name of the target when it is complete.
@@ -123,7 +184,8 @@ pub fn take_temporary(
     let (boot, is_resumed) = (session.boot().to_owned(), session.options.resume);
     let given_to = session.options.preserve.given_to(&source.metadata);
     let replaces = session.options.existing != WhenThere::Keep;
-    let (source_id, boot) = (&source.identity, &*boot);
+    // No part is resumed, nor taken for the beginning of the whole.
+    let (source_id, boot) = (&source.identity.of_part(source.size), &*boot);
     let wanted = Wanted { source: source_id, boot, is_resumed, replaces, given_to };
     let mut temporary = Temporary::take(target, &wanted)?;
     temporary.start = written_before(session, source, &temporary)?;
@@ -141,7 +203,7 @@ fn written_before(
     temporary: &Temporary,
 ) -> Result<u64, Failure> {
     let unit = alignment_of(source, &temporary.file);
-    let mut segments = Segments::new(session.holes_of(source), source.size, unit);
+    let mut segments = session.segments_of(source, unit);
     let unreadable = |errno| Failure::of_errno("looking for holes", &source.path, errno);
     let start = temporary.start;
     while let Some(range) = segments.next(&source.file).map_err(unreadable)? {
@@ -211,7 +273,7 @@ pub fn finish(
         return Err(source.has_changed().into());
     }
     let (file, path) = (&temporary.file, target.path());
-    let output = Output { file, path: &path };
+    let output = Output::of(file, &path);
     if session.options.verify || is_flushed_apart(session, source) {
         session.flush(output)?;
         session.read_back(source, output, passed, source.holes())?;
@@ -246,12 +308,12 @@ fn fill(
     session.observer().begins(Pass::Copy, &source.path, source.size);
     let is_reflinked = resumed == 0 && reflink(session, source, &temporary.file)?;
     let alignment = alignment_of(source, &temporary.file);
-    let segments = Segments::new(session.holes_of(source), source.size, alignment);
+    let segments = session.segments_of(source, alignment);
     if !is_reflinked {
-        let output = Output { file: &temporary.file, path: &path };
+        let output = Output::of(&temporary.file, &path);
         session.reserve(source, output, segments.clone())?;
     }
-    let target = (!is_reflinked).then_some(&temporary.file);
+    let target = if is_reflinked { Drain::Nothing } else { Drain::File(&temporary.file) };
     let all = segments.clone();
     if is_reflinked && !session.options.verify {
         session.observer().reached(source.size);
@@ -259,11 +321,11 @@ fn fill(
     }
     session.fit_requests(source, &temporary.file)?;
     let transfer = Transfer {
-        source: &source.file,
+        source: Feed::File(&source.file, segments),
         target,
-        segments,
         size: source.size,
         write_from: resumed,
+        target_start: 0,
         hashing: session.hashing(),
         zeros: session.zeros(),
         flush_every: session.options.resume.then_some(FLUSH_EVERY),
@@ -272,11 +334,11 @@ fn fill(
         session.observer().resumes_at(resumed);
     }
     let moved = session.run(transfer, &mut |milestone| match milestone {
-        Milestone::Done(position) if target.is_some() => recorder.note(fd, position),
+        Milestone::Done(position) if !is_reflinked => recorder.note(fd, position),
         Milestone::Done(_) | Milestone::Moved(_) => {}
         Milestone::Flushed(position) => recorder.note_flushed(fd, position),
     });
-    let output = Output { file: &temporary.file, path: &path };
+    let output = Output::of(&temporary.file, &path);
     let moved = moved.map_err(|why| stopped_of_new(why, source, (output, all)))?;
     Ok(Passed { moved, resumed, is_reflinked })
 }
@@ -287,6 +349,7 @@ pub fn reflink(session: &Session<'_>, source: &Source, temporary: &File) -> Step
         && session.options.sparse == Sparse::Auto
         && !source.is_device()
         && !source.is_striped()
+        && source.is_whole()
         && source.size > 0;
     // Whatever the errno is (EOPNOTSUPP, EXDEV, EINVAL, ETXTBSY ...), the copy that follows works
     // or reports why not.

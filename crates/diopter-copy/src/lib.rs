@@ -24,8 +24,9 @@
 //!
 //! `run` takes the sources one after another; `file` copies one. `place` looks up the target and
 //! `source` opens the source; `temporary` makes the file that is written; `session/transfer` sets
-//! up the passes, `pipeline` moves the bytes of one pass, and `flow` is its state; `preserve` sets
-//! the attributes; `report` counts. `tree`, `striped` and `image` are the other kinds of copies.
+//! up the passes, `pipeline` moves the bytes of one pass, `flow` has its two ends and `job` its
+//! rules; `preserve` sets the attributes; `report` counts. `tree`, `striped`, `image` and `piped`
+//! (standard input and output) are the other kinds of copies, and `dry` lists the copy of a tree.
 //! A small file of a tree takes a shorter path: `small` writes it, `flushes` makes many durable at
 //! the same time, and `batch` gives each its name after its flush.
 //! `parts` divides a tree among processes that copy it together.
@@ -79,6 +80,7 @@ mod watched;
 mod tuning;
 mod pace;
 
+mod job;
 mod pipeline;
 mod report;
 
@@ -88,6 +90,7 @@ mod striped;
 
 mod file;
 mod image;
+mod piped;
 mod small;
 
 mod rados;
@@ -95,6 +98,7 @@ mod rados;
 mod batch;
 
 mod tree;
+mod dry;
 
 mod check;
 mod run;
@@ -109,11 +113,12 @@ pub use exclude::Pattern;
 pub use failure::{FailedPlace, Failure, LackingSpace, Mismatch};
 pub use observer::{Notice, Observer, Pass};
 pub use options::{FlushBy, Follow, Options, Reflink, Sparse, WhenThere};
+pub use piped::Interruptible;
 pub use preserve::{Attribute, Preserve};
 pub use read_from::{Places, ReadFrom};
 pub use report::{
     BackendReport, DepthFound, FailureReport, Report, RouteReport, VerifyReport, WayReport,
 };
-pub use run::{Ended, Left, Outcome, copy};
+pub use run::{Ended, Left, Outcome, copy, copy_input, copy_output};
 pub use stop::{Signal, StopFlag};
 pub use walk::raise_open_files_limit;

@@ -103,9 +103,9 @@ impl fmt::Display for Notice<'_> {
                 let target = untrusted::name(target);
                 write!(
                     f,
-                    "{target} is copied from the beginning each time, in spite of --resume: its \
-                     file system keeps no user attributes; after a kill remove its temporary, \
-                     which ends in .dio-part"
+                    "{target} starts again, in spite of --resume: its file system keeps no user \
+                     attributes; the next --resume removes the temporary of a copy that was \
+                     killed, which ends in .dio-part"
                 )
             }
             Notice::LayoutNotKept { source } => {
@@ -151,6 +151,10 @@ pub trait Observer {
 
     /// Reports a file that is not copied because its target stays, with its bytes.
     fn skips(&mut self, _bytes: u64) {}
+
+    /// In a dry run: reports something that would be copied, or a directory that would be made,
+    /// whose path ends with a slash.
+    fn lists(&mut self, _path: &Path) {}
 
     /// Reports a failure or a warning.
     fn notice(&mut self, _notice: Notice<'_>) {}

@@ -126,8 +126,19 @@ pub struct Options {
     pub reflink: Reflink,
     /// How the small files of a tree are made durable.
     pub flush: FlushBy,
-    /// Allows targets that are written in place: a device, or a file inside an image.
+    /// Allows targets that are written in place: a device, a file inside an image, or with
+    /// `target_offset` a file.
     pub overwrite: bool,
+    /// The byte of the source that the copy begins with.
+    pub offset: u64,
+    /// Bytes that are copied; `None` for all that follow.
+    pub length: Option<u64>,
+    /// Lists what would be copied, and copies nothing.
+    pub dry_run: bool,
+    /// The bytes that standard input has; with any other number the copy fails.
+    pub expect_size: Option<u64>,
+    /// Writes into an existing file or device from this byte on, in place; `None` for a new file.
+    pub target_offset: Option<u64>,
     /// Copies striped files to striped files, in directories too.
     pub striped: bool,
     /// Bytes of one request; `None` for the measured default.
@@ -177,6 +188,11 @@ impl Options {
             reflink: Reflink::default(),
             flush: FlushBy::default(),
             overwrite: false,
+            offset: 0,
+            length: None,
+            dry_run: false,
+            expect_size: None,
+            target_offset: None,
             striped: false,
             bs: None,
             iodepth: None,
@@ -186,6 +202,11 @@ impl Options {
             incomplete: false,
             backend: BackendKind::default(),
         }
+    }
+
+    /// Returns true if a part of the source is copied, or to a part of the target.
+    pub(super) fn has_part(&self) -> bool {
+        self.offset > 0 || self.length.is_some() || self.target_offset.is_some()
     }
 
     /// Returns true if a link that the command line names is followed.

@@ -2,69 +2,24 @@
 //! bytes are moved by `pump` of the core.
 
 use std::future::Future;
-use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use diopter::engine::{BackendChoice, DepthReport};
-use diopter::internals::{
-    EngineRequest, Event, Host, Limits, Pass, Progress, Pump, Step, Stopped, is_adaptive_by_default,
-};
-use diopter::{
-    Engine, EngineOptions, Errno, Error, File, FileRange, IoBuf, IoError, Request, SetupError,
-};
+use diopter::internals::{Event, Host, Pump, Step, Stopped};
+use diopter::{Engine, EngineOptions, Error, File, IoBuf, Request, SetupError};
 
-use crate::content::{ContentHash, Hashing};
-use crate::flow::{Moved, Transfer, Zeros};
+use crate::flow::{Moved, Transfer, UNKNOWN_SIZE};
+use crate::job::{self, Job, REGISTERED_BYTES_MIN, Watch};
 use crate::pace::Pace;
-use crate::passing;
 use crate::shape::Shape;
-use crate::stop::Signal;
-use crate::tuning::{Now, Tuning};
+use crate::tuning::Tuning;
+
+pub use crate::job::{Interruption, Milestone};
 
 /// Longest wait for a request before the stop flag is checked.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
-
-/// Files from this size on have their buffers pinned once, and not for each request. For a smaller
-/// file, pinning them all costs more than it saves.
-const REGISTERED_BYTES_MIN: u64 = 64 << 20;
-
-/// Blocks of the source that are written back at a time, so that the device has enough to do.
-const BLOCKS_WRITTEN_BACK: u64 = 8;
-
-/// How far a transfer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Milestone {
-    /// Every byte before this one is done.
-    Done(u64),
-    /// Every byte before this one is on the device.
-    Flushed(u64),
-    /// So many bytes more were moved: read, and written if the transfer writes them. Holes are not.
-    Moved(u64),
-}
-
-/// Follows a transfer; ends it by returning a signal.
-pub type Watch<'w> = &'w mut dyn FnMut(Milestone) -> Option<Signal>;
-
-/// Why a transfer ended early. No request of it is in flight, unless the backend is lost.
-#[derive(Debug)]
-pub enum Interruption {
-    /// The source could not be read.
-    Read(Error),
-    /// The target could not be written.
-    Write(Error),
-    /// The target could not be flushed.
-    Flush(Error),
-    /// The holes of the source could not be found.
-    Seek(Errno),
-    /// There was no memory for a buffer.
-    Memory(Errno),
-    /// The source has fewer bytes than at the start.
-    SourceChanged,
-    /// A signal arrived.
-    Signal(Signal),
-}
 
 /// The engine and the buffers of one run.
 pub struct Pipeline {
@@ -132,28 +87,18 @@ impl Pipeline {
     }
 
     pub fn run(&mut self, transfer: Transfer<'_>, watch: Watch<'_>) -> Result<Moved, Interruption> {
-        let files = [Some(transfer.source), transfer.target];
-        let is_large = transfer.size >= REGISTERED_BYTES_MIN;
+        let files = [transfer.source.file(), transfer.target.file()];
+        // An input may be short.
+        let is_large = transfer.size >= REGISTERED_BYTES_MIN && transfer.size != UNKNOWN_SIZE;
         if is_large {
             self.register(&files);
-            self.tuning.interrupt(transfer.target.is_some());
         }
-        let pass = pass_of(&transfer, self.shape);
-        let cached_from = cached_source(&transfer);
-        let job = Job {
-            engine: &self.engine,
-            hash: ContentHash::new(transfer.hashing),
-            transfer,
-            shape: self.shape,
-            tuning: &mut self.tuning,
-            pace: &mut self.pace,
-            moved: Moved::default(),
-            data: FileRange::new(0, 0),
-            cached_from,
-            not_written_back: None,
-            watch,
-            signal: None,
-        };
+        if transfer.size >= REGISTERED_BYTES_MIN {
+            self.tuning.interrupt(transfer.target.file().is_some());
+        }
+        let rules = (&mut self.tuning, &mut self.pace);
+        let job = Job::new((&self.engine, self.shape), transfer, rules, watch);
+        let pass = job.pass();
         let mut pump = Pump::new(job, pass, std::mem::take(&mut self.free));
         let ended = drive(&self.engine, &mut pump);
         if ended.is_err() {
@@ -192,7 +137,7 @@ impl Pipeline {
     }
 
     fn sync(&mut self, file: &File, request: Request) -> Result<(), Error> {
-        let mut flush = EngineRequest::start(&self.engine, file, request);
+        let mut flush = job::start(&self.engine, file, request);
         loop {
             if let Poll::Ready(ended) = Pin::new(&mut flush).poll(&mut idle()) {
                 let finished = ended.map_err(|refused| refused.error)?;
@@ -227,32 +172,14 @@ impl Pipeline {
     }
 }
 
-/// Returns what the pump of a transfer has to do, with buffers of this shape.
-fn pass_of(transfer: &Transfer<'_>, shape: Shape) -> Pass {
-    Pass {
-        size: transfer.size,
-        has_target: transfer.target.is_some(),
-        write_from: transfer.write_from,
-        reads_all: transfer.hashing != Hashing::Off,
-        skips_zeros: transfer.zeros == Zeros::Skipped,
-        flush_every: transfer.flush_every,
-        buffer_bytes: shape.block,
-        read_unit: u64::from(transfer.source.alignment().offset_read).max(1),
-    }
-}
-
-/// Why a pump did not run to its end.
-enum Halted {
-    Stopped(Stopped),
-    Signal(Signal),
-}
-
-/// Runs a pump on an engine to its end, or until it is stopped.
-fn drive(engine: &Engine, pump: &mut Pump<Job<'_>>) -> Result<(), Halted> {
+/// Runs a pump on an engine to its end, or until it is stopped. The error is that of a request;
+/// `None` if the job itself ended it.
+fn drive(engine: &Engine, pump: &mut Pump<Job<'_, '_>>) -> Result<(), Option<Stopped>> {
     loop {
-        let step = pump.step(&mut idle()).map_err(Halted::Stopped)?;
-        if let Some(signal) = pump.host_mut().signal.take() {
-            return Err(Halted::Signal(signal));
+        pump.host_mut().begin_step();
+        let step = pump.step(&mut idle()).map_err(Some)?;
+        if pump.host_mut().is_over() {
+            return Err(None);
         }
         match step {
             Step::Over => return Ok(()),
@@ -266,168 +193,9 @@ fn drive(engine: &Engine, pump: &mut Pump<Job<'_>>) -> Result<(), Halted> {
     }
 }
 
-/// Returns the source if its cached bytes may be copied from the page cache: a copy of a plain
-/// file, whose pages can be written back before. What is hashed comes from the device.
-fn cached_source<'r>(transfer: &Transfer<'r>) -> Option<BorrowedFd<'r>> {
-    let is_copied = transfer.target.is_some() && transfer.hashing == Hashing::Off;
-    if is_adaptive_by_default() && is_copied { transfer.source.plain_fd() } else { None }
-}
-
 /// A task that is polled after each turn of its engine, and is not woken.
 fn idle() -> Context<'static> {
     Context::from_waker(Waker::noop())
-}
-
-/// The files of a transfer, and what follows it.
-struct Job<'r> {
-    engine: &'r Engine,
-    transfer: Transfer<'r>,
-    hash: Option<ContentHash>,
-    shape: Shape,
-    tuning: &'r mut Tuning,
-    pace: &'r mut Pace,
-    moved: Moved,
-    /// The rest of a range of the source that has data.
-    data: FileRange,
-    /// The source, if those of its bytes that are cached are copied from the page cache.
-    cached_from: Option<BorrowedFd<'r>>,
-    /// The pages of the source that could not be written back, and the cause.
-    not_written_back: Option<IoError>,
-    watch: Watch<'r>,
-    signal: Option<Signal>,
-}
-
-impl Job<'_> {
-    fn target(&self) -> &File {
-        self.transfer.target.expect("only a transfer with a target writes")
-    }
-
-    fn interruption(&self, why: Halted) -> Interruption {
-        match why {
-            Halted::Signal(signal) => Interruption::Signal(signal),
-            Halted::Stopped(Stopped::Read(error)) => {
-                Interruption::Read(self.transfer.source.explain_error(error))
-            }
-            Halted::Stopped(Stopped::Write(error)) => {
-                Interruption::Write(self.target().explain_error(error))
-            }
-            Halted::Stopped(Stopped::Flush(error)) => Interruption::Flush(error.into()),
-            Halted::Stopped(Stopped::Seek(errno)) => match &self.not_written_back {
-                Some(error) => Interruption::Read(Error::Io(error.clone())),
-                None => Interruption::Seek(errno),
-            },
-            Halted::Stopped(Stopped::Memory(errno)) => Interruption::Memory(errno),
-            Halted::Stopped(Stopped::SourceChanged) => Interruption::SourceChanged,
-        }
-    }
-
-    /// Returns the bytes that it moved.
-    fn finish(self) -> Moved {
-        let size = self.transfer.size;
-        Moved { hash: self.hash.map(|hash| hash.finish(size)), ..self.moved }
-    }
-
-    /// Writes dirty pages of the source back before they are read from the page cache, as the
-    /// kernel does before a direct read: a store through a mapping then changes the time of the
-    /// file.
-    fn write_back(&mut self, range: FileRange) -> Result<(), Errno> {
-        let Some(source) = self.cached_from.filter(|_| range.end() > self.transfer.write_from)
-        else {
-            return Ok(());
-        };
-        match passing::write_back_range(source, range) {
-            Ok(true) => {}
-            Ok(false) => self.cached_from = None,
-            Err(errno) => {
-                // The error is one of the file, and not of a range.
-                let file = FileRange::new(0, self.transfer.size);
-                let error = IoError::new(errno, file, "write-back of the source");
-                self.not_written_back = Some(error);
-                return Err(errno);
-            }
-        }
-        Ok(())
-    }
-
-    fn report(&mut self, milestone: Milestone) {
-        let signal = (self.watch)(milestone);
-        self.signal = self.signal.take().or(signal);
-    }
-}
-
-impl<'r> Host for Job<'r> {
-    type Operation = EngineRequest<'r>;
-
-    fn read(&mut self, request: Request) -> EngineRequest<'r> {
-        let request = request.adaptive(self.cached_from.is_some());
-        EngineRequest::start(self.engine, self.transfer.source, request)
-    }
-
-    fn write(&mut self, request: Request) -> EngineRequest<'r> {
-        EngineRequest::start(self.engine, self.target(), request)
-    }
-
-    fn flush(&mut self) -> EngineRequest<'r> {
-        EngineRequest::start(self.engine, self.target(), Request::sync_data())
-    }
-
-    fn next_data(&mut self) -> Result<Option<FileRange>, Errno> {
-        if self.data.is_empty() {
-            match self.transfer.segments.next(self.transfer.source)? {
-                Some(found) => self.data = FileRange::new(found.start, found.end),
-                None => return Ok(None),
-            }
-        }
-        let (start, end) = (self.data.start(), self.data.end());
-        let part = self.shape.block * BLOCKS_WRITTEN_BACK;
-        // At a multiple of a block, where the requests end too.
-        let part_end = (start / part + 1) * part;
-        let next =
-            FileRange::new(start, if self.cached_from.is_some() { end.min(part_end) } else { end });
-        self.data = FileRange::new(next.end(), end);
-        self.write_back(next)?;
-        Ok(Some(next))
-    }
-
-    fn limits(&mut self) -> Limits {
-        let Now { block, depth } = self.tuning.now(self.transfer.target.is_some());
-        Limits { block, requests: if self.pace.is_paid() { depth } else { 0 } }
-    }
-
-    fn buffer(&mut self) -> Result<IoBuf, Errno> {
-        self.shape.buffer()
-    }
-
-    fn pass(&mut self, offset: u64, bytes: &[u8]) {
-        if let Some(hash) = &mut self.hash {
-            hash.update(offset, bytes);
-        }
-    }
-
-    fn pass_hole(&mut self, to: u64) -> bool {
-        self.hash.as_mut().is_none_or(|hash| hash.skip_towards(to))
-    }
-
-    fn note(&mut self, event: Event<'_>) {
-        match event {
-            Event::Begins(bytes) => self.pace.pay(bytes),
-            Event::Read(finished) => self.moved.reads.add(&finished.route()),
-            Event::Written(finished) => self.moved.writes.add(&finished.route()),
-            Event::Done(position) => self.report(Milestone::Done(position)),
-            Event::Flushed(position) => self.report(Milestone::Flushed(position)),
-            Event::Moved { count, bytes, in_flight, has_more } => {
-                self.report(Milestone::Moved(bytes));
-                if self.transfer.size < REGISTERED_BYTES_MIN {
-                    // Too little to learn from.
-                    return;
-                }
-                let in_flight = u32::try_from(in_flight).expect("at most IODEPTH_MAX");
-                let now = diopter::internals::clock::now();
-                let progress = Progress { now, count, bytes, in_flight, has_more };
-                self.tuning.note(self.transfer.target.is_some(), progress);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -436,18 +204,20 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::content::Hashing;
     use crate::fit::Preferred;
+    use crate::flow::{Drain, Feed, Zeros};
     use crate::segments::{Holes, Segments};
 
     /// Hashes a file, and so reads all of it.
     fn hash(pipeline: &mut Pipeline, file: &File) -> blake3::Hash {
         let size = file.size().unwrap();
         let transfer = Transfer {
-            source: file,
-            target: None,
-            segments: Segments::new(Holes::Filled, size, 4096),
+            source: Feed::File(file, Segments::new(Holes::Filled, size, 4096)),
+            target: Drain::Nothing,
             size,
             write_from: 0,
+            target_start: 0,
             hashing: Hashing::Whole,
             zeros: Zeros::Written,
             flush_every: None,

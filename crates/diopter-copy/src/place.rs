@@ -32,6 +32,12 @@ pub enum Existing {
     Device(Inode),
 }
 
+impl Existing {
+    pub fn is_device(&self) -> bool {
+        matches!(self, Existing::Device(_))
+    }
+}
+
 /// The place of a target.
 #[derive(Debug)]
 pub struct Place {

@@ -120,7 +120,7 @@ fn fill(
     let fd = temporary.as_fd().try_clone_to_owned();
     let fd = fd.map_err(|error| Failure::of_io("writing", &path, &error))?;
     let file = File::try_from(fd).map_err(|error| Failure::of_engine("writing", &path, &error))?;
-    let output = Output { file: &file, path: &path };
+    let output = Output::of(&file, &path);
     let segments = all_of(source);
     session.reserve(source, output, segments.clone())?;
     let zeros = session.zeros();
@@ -201,7 +201,7 @@ fn write(
 ) -> Step<Passed> {
     let failed = |error: Error| Failure::of_cluster("writing", target, &error);
     let file = rados::file(object).map_err(failed)?;
-    let output = Output { file: &file, path: target };
+    let output = Output::of(&file, target);
     let zeros = Zeros::Written;
     let passed = Passed::whole(session.move_all(input, output, (all_of(input), zeros))?);
     session.read_back(input, output, &passed, Holes::Filled)?;

@@ -104,7 +104,7 @@ impl SourceIdentity {
     }
 
     /// Identifies no source: no file has the inode number 0.
-    fn of_none() -> SourceIdentity {
+    pub fn of_none() -> SourceIdentity {
         SourceIdentity {
             device: 0,
             inode: 0,
@@ -114,6 +114,11 @@ impl SourceIdentity {
             status_changed_s: 0,
             status_changed_ns: 0,
         }
+    }
+
+    /// Identifies a part of the content, which has fewer bytes than all of it.
+    pub fn of_part(&self, bytes: u64) -> SourceIdentity {
+        SourceIdentity { size: bytes, ..self.clone() }
     }
 
     /// Returns the bytes of the content.

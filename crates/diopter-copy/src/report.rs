@@ -81,6 +81,9 @@ pub struct Report {
     /// see `--flush`.
     #[serde(default)]
     pub file_system_flushes: u64,
+    /// True if nothing was copied: the counts are those of a copy, see `--dry-run`.
+    #[serde(default)]
+    pub dry_run: bool,
     /// Ranks of the job of `dio-mpi cp`; missing in a document of `dio cp`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u64>,
@@ -459,6 +462,7 @@ impl Counts {
             depth: self.depth.map(depth_of),
             left: self.left,
             read_from: self.read_from,
+            dry_run: false,
             ranks: None,
         }
     }

@@ -15,6 +15,7 @@ use crate::failure::{Failure, Step};
 use crate::objects::Objects;
 use crate::observer::{Notice, Observer};
 use crate::options::{Follow, Options, WhenThere};
+use crate::piped::{self, Interruptible};
 use crate::place::{self, Destination};
 use crate::report::Report;
 use crate::session::{self, Session, WrittenTo};
@@ -22,7 +23,7 @@ use crate::shape::Shape;
 use crate::source::Found;
 use crate::stop::{Signal, StopFlag};
 use crate::walk::{self, Bounds};
-use crate::{file, image, image_path, rados, tree};
+use crate::{dry, file, image, image_path, rados, tree};
 
 /// The end of a run.
 #[derive(Debug)]
@@ -62,6 +63,42 @@ pub enum Left {
 /// Copies, until all is copied or `stop` is set. The observer gets each failure at once; the report
 /// has them all.
 pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> Outcome {
+    run(options, stop, observer, copy_all)
+}
+
+/// As [`copy()`], of what `input` has until its end. [`Options::sources`] is not used.
+pub fn copy_input(
+    options: &Options,
+    input: &mut Interruptible<'_>,
+    stop: &StopFlag,
+    observer: &mut dyn Observer,
+) -> Outcome {
+    run(options, stop, observer, |session| {
+        let done = piped::from_input(session, input);
+        session.note(done)
+    })
+}
+
+/// As [`copy()`] of one source to `output`. [`Options::target`] is not used.
+pub fn copy_output(
+    options: &Options,
+    output: &mut Interruptible<'_>,
+    stop: &StopFlag,
+    observer: &mut dyn Observer,
+) -> Outcome {
+    run(options, stop, observer, |session| {
+        add_up(session);
+        let done = piped::to_output(session, output);
+        session.note(done)
+    })
+}
+
+fn run(
+    options: &Options,
+    stop: &StopFlag,
+    observer: &mut dyn Observer,
+    copies: impl FnOnce(&mut Session<'_>) -> Option<Signal>,
+) -> Outcome {
     let started = Instant::now();
     let shape = Shape::new(options.bs, options.iodepth);
     let mut pipeline = match shape.and_then(|shape| session::start_engine(options.backend, shape)) {
@@ -75,7 +112,7 @@ pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> 
     pipeline.limit(options.bytes_per_second);
     let mut session = Session::new(options, pipeline, stop, observer);
     let was_directory = options.target.is_dir();
-    let signal = copy_all(&mut session);
+    let signal = copies(&mut session);
     let (counts, backend, written_to) = session.finish();
     let left = match written_to {
         WrittenTo::Temporary => Left::Unchanged,
@@ -85,7 +122,9 @@ pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> 
     };
     let made_directory = !was_directory && options.target.is_dir();
     let ended = signal.map(|signal| Ended { signal, left, made_directory });
-    Outcome { report: counts.report(backend, started.elapsed(), signal), ended }
+    let dry_run = options.dry_run;
+    let report = Report { dry_run, ..counts.report(backend, started.elapsed(), signal) };
+    Outcome { report, ended }
 }
 
 /// Copies every source. Returns the signal that ended the run, if any.
@@ -164,12 +203,17 @@ fn copy_source(
     }
     let destination = Destination::new(target, &session.options.target, into)?;
     if kind.is_dir() {
-        return tree::copy(session, Dir::open_of(&found, source)?, destination);
+        let dir = Dir::open_of(&found, source)?;
+        return match options.dry_run {
+            true => dry::list_tree(session, dir, destination),
+            false => tree::copy(session, dir, destination),
+        };
     }
     if tree::leave_out(session, &found, || source.to_owned()) {
         return Ok(());
     }
     if options.existing == WhenThere::Replace
+        && !options.dry_run
         && let Destination::Named(entry) | Destination::Inside(entry) = &destination
         && session.link(found.metadata(), || source.to_owned(), entry)?
     {
@@ -210,6 +254,16 @@ fn check(options: &Options, source: &Path, target: &Path) -> Result<(), Failure>
     }
     let has_cluster =
         [source, target].into_iter().any(|path| Name::parse(path.as_os_str()).is_some());
+    if (has_image || has_cluster) && options.has_part() {
+        let cause = "files of an image and objects of a cluster are copied whole";
+        let remedy = "leave --offset, --length and --target-offset out";
+        return Err(Failure::of_rule("copying", source, cause, remedy));
+    }
+    if (has_image || has_cluster) && options.dry_run {
+        let cause = "files of an image and objects of a cluster are not listed";
+        let remedy = "leave --dry-run out; `dio probe` shows what is there";
+        return Err(Failure::of_rule("copying", source, cause, remedy));
+    }
     if has_cluster && !options.exclude.is_empty() {
         let cause = "a cluster has no trees, and nothing is left out of an object";
         return Err(Failure::of_rule("copying", source, cause, "leave --exclude out"));

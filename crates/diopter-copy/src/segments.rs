@@ -24,6 +24,8 @@ pub enum Holes {
 #[derive(Clone, Debug)]
 pub struct Segments {
     holes: Holes,
+    /// The byte of the file that position 0 is.
+    file_start: u64,
     position: u64,
     size: u64,
     /// Ranges start and end on multiples of this power of two, in bytes, or at the end of the file.
@@ -36,7 +38,17 @@ impl Segments {
     /// Returns those of the first `size` bytes of a file.
     pub fn new(holes: Holes, size: u64, alignment: u64) -> Segments {
         assert!(alignment.is_power_of_two());
-        Segments { holes, position: 0, size, alignment, inside: None }
+        Segments { holes, file_start: 0, position: 0, size, alignment, inside: None }
+    }
+
+    /// Counts all positions from this byte of the file on.
+    pub fn of_part(self, file_start: u64) -> Segments {
+        Segments { file_start, ..self }
+    }
+
+    /// Returns the byte of the file that position 0 is.
+    pub fn file_start(&self) -> u64 {
+        self.file_start
     }
 
     /// Leaves out everything before a position, a multiple of the alignment.
@@ -102,21 +114,23 @@ impl Segments {
             striping.map_or(at, |striping| to_file(striping).get())
         };
         let objects = || (0..).map(ObjectIndex).zip(file.object_descriptors());
-        let mut start = self.size;
+        let (from, to) = (self.file_start + self.position, self.file_start + self.size);
+        let mut start = to;
         for (index, fd) in objects() {
-            let data = next_data(fd, to_object(index, self.position));
+            let data = next_data(fd, to_object(index, from));
             start = data.map_or(start, |at| start.min(to_file(index, at)));
         }
-        if start >= self.size {
+        if start >= to {
             return Ok(None);
         }
-        let mut end = self.size;
+        let mut end = to;
         for (index, fd) in objects() {
             let hole = next_hole(fd, to_object(index, start));
             end = hole.map_or(end, |at| end.min(to_file(index, at)));
         }
         // If the file was truncated since, reading it will fail.
-        Ok(Some((start, if end > start { end } else { self.size })))
+        let end = if end > start { end } else { to };
+        Ok(Some((start - self.file_start, end - self.file_start)))
     }
 }
 

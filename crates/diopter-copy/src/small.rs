@@ -221,7 +221,8 @@ impl Filling {
             hash.update(0, bytes);
             hash.finish(source.size)
         });
-        Ok(Passed { moved: Moved { reads, writes, hash }, resumed: 0, is_reflinked })
+        let moved = Moved { reads, writes, hash, ..Moved::default() };
+        Ok(Passed { moved, resumed: 0, is_reflinked })
     }
 }
 
@@ -348,7 +349,7 @@ impl Small {
         };
         let unit = u64::from(file.alignment().offset_read.max(1));
         let segments = Segments::new(Holes::Filled, written.source.len(), unit);
-        let output = Output { file: &file, path: &path };
+        let output = Output::of(&file, &path);
         session.read_segments_back(output, &written.passed, segments)?;
         Ok(true)
     }

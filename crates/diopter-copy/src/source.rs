@@ -28,6 +28,11 @@ pub trait Content {
 
     fn size(&self) -> u64;
 
+    /// Returns the byte of the file that it begins at.
+    fn start(&self) -> u64 {
+        0
+    }
+
     /// Returns true if it is what it was when it was opened.
     fn is_unchanged(&self) -> bool;
 
@@ -67,6 +72,9 @@ pub struct Source {
     pub file: File,
     /// From before it was read; for a striped file that of the manifest.
     pub metadata: Metadata,
+    /// The byte of the file that it begins at.
+    pub start: u64,
+    /// Bytes from there on.
     pub size: u64,
     /// Its path, for messages.
     pub path: PathBuf,
@@ -163,7 +171,25 @@ impl Source {
             return Err(Failure::of_rule("opening", path, cause, "`cat` reads it to its end"));
         }
         let identity = identity_of(&file, &metadata, size);
-        Ok(Source { file, metadata, size, path: path.to_owned(), identity })
+        Ok(Source { file, metadata, start: 0, size, path: path.to_owned(), identity })
+    }
+
+    /// Returns the part of it that begins at byte `start` and has `length` bytes, or the rest.
+    pub fn part(self, start: u64, length: Option<u64>) -> Result<Source, Failure> {
+        let rest = self.size.checked_sub(start);
+        if let Some(rest) = rest
+            && length.is_none_or(|length| length <= rest)
+        {
+            return Ok(Source { start, size: length.unwrap_or(rest), ..self });
+        }
+        let cause = format!("it has {} bytes, and the part ends after them", self.size);
+        let remedy = "choose a smaller --offset or --length; without --length the rest is copied";
+        Err(Failure::of_rule("reading", &self.path, &cause, remedy))
+    }
+
+    /// Returns true if all of the file is copied.
+    pub fn is_whole(&self) -> bool {
+        self.start == 0 && self.size == self.identity.size()
     }
 
     /// Returns true if it is a block device.
@@ -204,6 +230,10 @@ impl Content for Source {
 
     fn size(&self) -> u64 {
         self.size
+    }
+
+    fn start(&self) -> u64 {
+        self.start
     }
 
     /// As in /sys, where files have the size of a page whatever they contain.

@@ -48,7 +48,7 @@ pub fn replace(
     replacement.set_mode(source.metadata.mode());
     let objects = replacement.take_objects();
     let file = File::of_new_objects(replacement.manifest(), objects);
-    let passed = fill_objects(session, source, (Output { file: &file, path: &path }, &dirs))?;
+    let passed = fill_objects(session, source, (Output::of(&file, &path), &dirs))?;
     drop(file);
     for error in &replacement.commit().map_err(failed)? {
         session.note_failure(&Failure::of_layout("removing an old object", error));
@@ -71,7 +71,7 @@ pub fn create(session: &mut Session<'_>, source: &Source, target: &Entry) -> Ste
     let objects = creation.take_objects();
     let file = File::of_new_objects(creation.manifest(), objects);
     let dirs = vec![target.dir.path().to_owned(); file.object_descriptors().len()];
-    let passed = fill_objects(session, source, (Output { file: &file, path: &path }, &dirs))?;
+    let passed = fill_objects(session, source, (Output::of(&file, &path), &dirs))?;
     let mut layout = creation.publish().map_err(failed)?;
     layout.seal().map_err(|error| Failure::of_layout("sealing", &error))?;
     preserve_like(session, source, &file, &layout, target)?;
@@ -103,7 +103,7 @@ fn write_in_place(
         let cause = format!("the content has {bytes} bytes and the file has room for {room}");
         return Err(refused(&cause, "choose a larger one").into());
     }
-    let passed = session.write_in_place(source, Output { file: &file, path: target })?;
+    let passed = session.write_in_place(source, Output::of(&file, target))?;
     file.seal().map_err(|error| Failure::of_engine("sealing", target, &error))?;
     count(session, source, &passed);
     Ok(())
@@ -120,7 +120,7 @@ fn fill_objects(
     (output, dirs): (Output<'_>, &[PathBuf]),
 ) -> Step<Passed> {
     let alignment = alignment_of(source, output.file);
-    let segments = Segments::new(session.holes_of(source), source.size, alignment);
+    let segments = session.segments_of(source, alignment);
     reserve_objects(session, source, (output, dirs), segments.clone())?;
     let zeros = session.zeros();
     let passed = Passed::whole(session.move_all(source, output, (segments, zeros))?);

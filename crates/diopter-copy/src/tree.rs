@@ -19,7 +19,7 @@ use crate::dir::{Dir, Entry, Inode, Renaming};
 use crate::failure::{Failure, Step, Stop};
 use crate::file;
 use crate::observer::Notice;
-use crate::options::{Follow, WhenThere};
+use crate::options::{Follow, Options, WhenThere};
 use crate::place::Destination;
 use crate::preserve;
 use crate::session::Session;
@@ -260,11 +260,7 @@ pub fn copy_other(
     follow: &dyn Fn() -> Result<Inode, Errno>,
 ) -> Step<()> {
     let kind = source.metadata().file_type();
-    if !kind.is_symlink() && !kind.is_fifo() && !session.options.nodes {
-        let cause = "it is a device or a socket";
-        let remedy = "use -a to make a node like it, or leave it out with --exclude";
-        return Err(Failure::of_rule("copying", path, cause, remedy).into());
-    }
+    refuse_node(session.options, source, path)?;
     let in_the_way =
         |on: &Path, cause| Failure::of_rule("writing", on, cause, "choose another target");
     let target = match destination {
@@ -293,6 +289,10 @@ pub fn copy_other(
         _ => {}
     }
     chattr::check(&target)?;
+    if session.options.dry_run {
+        session.list_other(path);
+        return Ok(());
+    }
     let name = temporary::unused_name(&target)?;
     let made = make_other(source, path, (&name, &target))?;
     let named = name_other(session, source, (&name, &made), &target);
@@ -305,6 +305,17 @@ pub fn copy_other(
     session.note_copied(source.metadata(), &target, copy);
     session.counts.others += 1;
     Ok(session.flush_dir(&target.dir)?)
+}
+
+/// Refuses a device or a socket, unless nodes like those in the source are made.
+pub fn refuse_node(options: &Options, source: &Inode, path: &Path) -> Result<(), Failure> {
+    let kind = source.metadata().file_type();
+    if kind.is_symlink() || kind.is_fifo() || options.nodes {
+        return Ok(());
+    }
+    let cause = "it is a device or a socket";
+    let remedy = "use -a to make a node like it, or leave it out with --exclude";
+    Err(Failure::of_rule("copying", path, cause, remedy))
 }
 
 /// Gives a link or a node its attributes, and then the name of the target.

@@ -259,6 +259,13 @@ impl FinishedRequest {
         whole.ended(Err(error), Outcome::whole(range, state), Route::default())
     }
 
+    /// A read that filled its memory without an engine.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn filled(range: FileRange, memory: AnyBuf) -> FinishedRequest {
+        FinishedRequest::whole((RequestId(0), RequestOp::Read), range, Some(memory))
+    }
+
     /// A request whose engine is gone: its result is unknown.
     #[must_use]
     #[doc(hidden)]

@@ -39,11 +39,24 @@ impl Ended {
 /// # Panics
 /// If the program cannot be started or waited for: a test has named the wrong one.
 pub fn run(command: &mut Command, limit: Duration) -> Ended {
+    run_between(command, (Stdio::null(), None), limit)
+}
+
+/// As [`run`], with a standard input, and a standard output that is not collected if there is one.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_between(
+    command: &mut Command,
+    (stdin, output): (Stdio, Option<Stdio>),
+    limit: Duration,
+) -> Ended {
     use std::os::unix::process::CommandExt;
-    let output = || tempfile::tempfile().expect("a temporary file");
-    let (stdout, stderr) = (output(), output());
+    let collected = || tempfile::tempfile().expect("a temporary file");
+    let (stdout, stderr) = (collected(), collected());
     let copy = |file: &File| file.try_clone().expect("a descriptor");
-    command.stdin(Stdio::null()).stdout(copy(&stdout)).stderr(copy(&stderr)).process_group(0);
+    command.stdin(stdin).stdout(output.unwrap_or_else(|| copy(&stdout).into()));
+    command.stderr(copy(&stderr)).process_group(0);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let pid = Pid::from_child(&child);
     let ends = pidfd_open(pid, PidfdFlags::empty()).expect("a child has a descriptor");

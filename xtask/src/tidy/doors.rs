@@ -13,7 +13,7 @@ const STARTERS: [(&str, &str); 13] = [
     ("crates/diopter/src/file/reader.rs", "the source of a stream"),
     ("crates/diopter/src/file/ranges/run.rs", "ranges in a window of the streams"),
     ("crates/diopter/src/file/asynchronous/", "requests of futures"),
-    ("crates/diopter-copy/src/pipeline.rs", "the files of a pump"),
+    ("crates/diopter-copy/src/job.rs", "the files of a pump"),
     ("crates/diopter-copy/src/check/compare.rs", "two files in a window of the streams"),
     ("crates/diopter-bench/src/bench/", "the load that is measured"),
     ("bindings/c/src/queue.rs", "requests of the caller's queue"),
@@ -130,7 +130,7 @@ mod tests {
     fn requests_are_started_in_listed_files() {
         let start = "fn a() { self.engine.start(&file, request); }";
         check("crates/diopter-copy/src/tree.rs", start, 1);
-        check("crates/diopter-copy/src/pipeline.rs", start, 0);
+        check("crates/diopter-copy/src/job.rs", start, 0);
         check("crates/diopter-copy/tests/copy.rs", start, 0);
         let lines = "fn a() { engine\n    .start_with(&file, request, done); }";
         check("crates/diopter-cli/src/main.rs", lines, 1);

@@ -8,6 +8,7 @@ mod values;
 
 mod check;
 mod compare;
+mod cp;
 mod lab;
 mod run;
 mod stripe;
@@ -26,7 +27,7 @@ pub use compare::CompareArgs;
 pub use definitions::{Cli, Command, ExplainArgs, ProbeArgs, color_of, parse, status_of_trouble};
 pub use lab::{BisectArgs, CheckArgs, KernelsArgs, LabCommand, RunArgs, StoreArgs};
 pub use report::ReportArgs;
-pub use resolved::{CpOptions, Settings, copy_options};
+pub use resolved::{CpOptions, Pipe, Settings, copy_options};
 pub use run::ProgramArgs;
 pub use stripe::{CreateArgs, InfoArgs, StripeCommand};
 pub use trace::{TraceArgs, TraceFormat};

@@ -6,16 +6,28 @@ use diopter::engine::default_route;
 
 use diopter_copy::{Attribute, Follow, Options, Preserve, WhenThere};
 
-use super::definitions::{CommonArgs, CpArgs};
+use super::cp::{CpArgs, is_pipe};
+use super::definitions::CommonArgs;
 use super::values::{BackendName, BytesProgress, ColorWhen};
 use crate::env::{BACKEND, Environment, LOG};
 use crate::log::Filter;
+
+/// The end of a copy that is standard input or output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pipe {
+    /// The source is standard input.
+    Input,
+    /// The target is standard output.
+    Output,
+}
 
 /// The options of `dio cp`.
 #[derive(Clone, Debug)]
 pub struct CpOptions {
     /// The options of the copy.
     pub copy: Options,
+    /// The end that has no name.
+    pub pipe: Option<Pipe>,
     /// When a bar is shown.
     pub progress: BytesProgress,
     /// Prints names and a summary.
@@ -112,6 +124,11 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
     let into_directory = cp.target_directory.is_some();
     let target = cp.target_directory.or_else(|| sources.pop());
     let target = target.expect("one name is refused where it is parsed");
+    let pipe = match &sources[..] {
+        [source] if is_pipe(source) => Some(Pipe::Input),
+        _ if is_pipe(&target) && !into_directory => Some(Pipe::Output),
+        _ => None,
+    };
     let copy = Options {
         sources,
         target,
@@ -141,6 +158,11 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
         reflink: cp.reflink.into(),
         flush: cp.flush.into(),
         overwrite: cp.overwrite,
+        offset: cp.offset.unwrap_or(0),
+        length: cp.length,
+        target_offset: cp.target_offset,
+        expect_size: cp.expect_size,
+        dry_run: cp.dry_run,
         striped: cp.striped,
         bs: cp.bs,
         iodepth: cp.iodepth.fixed(),
@@ -153,7 +175,7 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
         backend,
     };
     let progress = if cp.quiet { BytesProgress::Never } else { cp.progress };
-    CpOptions { copy, progress, verbose: cp.verbose, json: cp.json }
+    CpOptions { copy, pipe, progress, verbose: cp.verbose, json: cp.json }
 }
 
 #[cfg(test)]

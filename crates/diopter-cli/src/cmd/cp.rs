@@ -2,17 +2,19 @@
 //! progress, and prints failures and the document.
 
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use diopter_copy::{
-    Ended, Failure, Left, Options, ReadFrom, Report, WayReport, WhenThere, image_path,
+    Ended, Failure, Interruptible, Left, Options, ReadFrom, Report, WayReport, WhenThere,
+    image_path,
 };
 use diopter_text::untrusted;
 use indicatif::BinaryBytes;
 
 use super::progress::Progress;
-use crate::args::CpOptions;
+use crate::args::{CpOptions, Pipe};
 use crate::log::{self, Filter, Level};
 use crate::signals::Signals;
 use crate::terminal;
@@ -32,10 +34,26 @@ pub fn run(options: &CpOptions, filter: &Filter, output: &mut dyn Write) -> u8 {
         }
     };
     let mut progress = Progress::new("cp", options.progress);
-    if options.verbose {
+    if options.verbose || options.copy.dry_run && !options.json {
         progress = progress.with_names();
     }
-    let outcome = diopter_copy::copy(&options.copy, signals.flag(), &mut progress);
+    let (copy, stop) = (&options.copy, signals.flag());
+    let outcome = match options.pipe {
+        None => Ok(diopter_copy::copy(copy, stop, &mut progress)),
+        Some(Pipe::Input) => Interruptible::of(std::io::stdin().as_fd(), stop)
+            .map(|mut input| diopter_copy::copy_input(copy, &mut input, stop, &mut progress))
+            .map_err(|error| Failure::of_io("opening", Path::new("standard input"), &error)),
+        Some(Pipe::Output) => Interruptible::of(std::io::stdout().as_fd(), stop)
+            .map(|mut output| diopter_copy::copy_output(copy, &mut output, stop, &mut progress))
+            .map_err(|error| Failure::of_io("opening", Path::new("standard output"), &error)),
+    };
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(failure) => {
+            log::line(&format!("dio cp: {failure}"));
+            return conclude(options, &Report::of_failure(&failure, started.elapsed()), output);
+        }
+    };
     progress.finish();
     if let Some(ended) = &outcome.ended {
         log::line(&format!("dio cp: {}", ending(ended, outcome.report.files, &options.copy)));
@@ -131,6 +149,10 @@ fn summary(options: &CpOptions, report: &Report) -> String {
         counted(failed, "failed", "failed"),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if report.dry_run {
+        let (parts, bytes) = (parts.join(", "), BinaryBytes(report.bytes));
+        return format!("would copy {parts}; {bytes}");
+    }
     let took = Duration::from_nanos(report.elapsed_ns.max(1));
     let moved = moved(report);
     let rate = u128::from(moved) * 1_000_000_000 / took.as_nanos();

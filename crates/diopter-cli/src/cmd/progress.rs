@@ -239,6 +239,12 @@ impl Observer for Progress {
         }
     }
 
+    fn lists(&mut self, path: &Path) {
+        if self.has_names {
+            self.print_name(path);
+        }
+    }
+
     fn notice(&mut self, notice: Notice<'_>) {
         if let Notice::Buffered { bytes, .. } = notice {
             self.buffered.0 += 1;

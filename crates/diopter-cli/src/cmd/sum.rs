@@ -1,18 +1,17 @@
 //! `dio sum`: BLAKE3 sums of files, and their check against a list.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use diopter::BackendKind;
 use diopter_copy::{
-    Checked, Checker, Failure, LINE_BYTES_MAX, ManifestLine, ReadFrom, Signal, StopFlag, Sum,
+    Checked, Checker, Failure, Interruptible, LINE_BYTES_MAX, ManifestLine, ReadFrom, Signal,
+    StopFlag, Sum,
 };
 use diopter_os::trust::open_document;
 use diopter_text::untrusted;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -161,7 +160,7 @@ fn check_all(
     let opened = if is_input(list) {
         input(stop)
     } else {
-        open_document(list).map(|file| Interruptible { file, stop })
+        open_document(list).map(|file| Interruptible::new(file, stop))
     };
     let opened = opened.map(BufReader::new);
     let shown = untrusted::name(list);
@@ -238,35 +237,7 @@ fn is_input(name: &Path) -> bool {
 }
 
 fn input(stop: &StopFlag) -> io::Result<Interruptible<'_>> {
-    let file = io::stdin().as_fd().try_clone_to_owned().map(File::from)?;
-    Ok(Interruptible { file, stop })
-}
-
-/// A file that is waited for no longer than until a signal arrives.
-struct Interruptible<'s> {
-    file: File,
-    stop: &'s StopFlag,
-}
-
-impl Read for Interruptible<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let slice = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-        loop {
-            if self.stop.requested().is_some() {
-                return Err(io::Error::other("a signal arrived"));
-            }
-            let ready = poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&slice));
-            match ready.map_err(io::Error::from) {
-                Ok(0) => {}
-                Ok(_) => match self.file.read(buffer) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    other => return other,
-                },
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
+    Interruptible::of(io::stdin().as_fd(), stop)
 }
 
 /// Reads a line without its line feed; returns false at the end.

@@ -33,7 +33,7 @@ fn is_to_copy(line: &str) -> bool {
     let text = line.trim_start();
     let is_program = |name: &&str| text.starts_with(*name);
     let is_indented = [2, 4].contains(&(line.len() - text.len()));
-    is_indented && ["dio ", "(cd ", "git ", "'dio ", "tar "].iter().any(is_program)
+    is_indented && ["dio ", "(cd ", "git ", "'dio ", "tar ", "zcat "].iter().any(is_program)
 }
 
 #[test]

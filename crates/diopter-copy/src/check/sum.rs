@@ -10,7 +10,7 @@ use crate::cluster;
 use crate::content::Hashing;
 use crate::dir::{self, Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
-use crate::flow::{Transfer, Zeros};
+use crate::flow::{Drain, Feed, Transfer, Zeros};
 use crate::image_path;
 use crate::observer::{Notice, Pass};
 use crate::pipeline::Milestone;
@@ -114,11 +114,11 @@ impl Checker<'_> {
         self.begins(content, bytes);
         let watched = Watched::begin(content.file());
         let transfer = Transfer {
-            source: content.file(),
-            target: None,
-            segments: opened.segments(bytes),
+            source: Feed::File(content.file(), opened.segments(bytes)),
+            target: Drain::Nothing,
             size: bytes,
             write_from: 0,
+            target_start: 0,
             hashing: Hashing::Whole,
             zeros: Zeros::Written,
             flush_every: None,

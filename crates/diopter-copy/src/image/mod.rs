@@ -98,7 +98,7 @@ fn copy_out(session: &mut Session<'_>, input: &Input, target: &Path) -> Step<()>
     match place.existing {
         Existing::Device(device) => {
             let file = device::open(&path, &device, input.size, session.options.overwrite)?;
-            write_in_place(session, input, Output { file: &file, path: &path })
+            write_in_place(session, input, Output::of(&file, &path))
         }
         Existing::Striped(_) => {
             let cause = "a file out of an image is not written onto a striped file";
@@ -146,7 +146,7 @@ fn overwrite(
     // All of it, before the first byte is written.
     inside.check_overwrite(FileRange::new(0, fixed)).map_err(failed)?;
     input.is_watched &= !is_same_image;
-    write_in_place(session, &input, Output { file: &file, path: target })
+    write_in_place(session, &input, Output::of(&file, target))
 }
 
 fn write_in_place(session: &mut Session<'_>, input: &Input, output: Output<'_>) -> Step<()> {

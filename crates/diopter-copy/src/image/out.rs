@@ -46,7 +46,7 @@ fn fill(
     target: &Entry,
 ) -> Step<Passed> {
     let (file, path) = (&temporary.file, target.path());
-    let output = Output { file, path: &path };
+    let output = Output::of(file, &path);
     let keeps_holes = session.options.sparse != Sparse::Never;
     let segments = input.segments(keeps_holes, alignment_of(input, file));
     session.reserve(input, output, segments.clone())?;

@@ -26,7 +26,6 @@ use crate::place::{self, Destination, Existing};
 use crate::record::Recorder;
 use crate::report::Report;
 use crate::run::Outcome;
-use crate::segments::Segments;
 use crate::session::{self, Output, Passed, Session, alignment_of};
 use crate::shape::Shape;
 use crate::source::{Found, Source};
@@ -478,9 +477,9 @@ impl<'a> Planner<'a> {
             return Ok(());
         }
         let alignment = alignment_of(source, &temporary.file);
-        let segments = Segments::new(self.session.holes_of(source), source.size, alignment);
+        let segments = self.session.segments_of(source, alignment);
         let path = temporary.path();
-        let output = Output { file: &temporary.file, path: &path };
+        let output = Output::of(&temporary.file, &path);
         Ok(self.session.reserve(source, output, segments)?)
     }
 

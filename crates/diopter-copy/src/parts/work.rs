@@ -15,7 +15,7 @@ use crate::batch::{Batch, Level};
 use crate::dir::{Entry, Inode};
 use crate::failure::{Failure, Step};
 use crate::file;
-use crate::flow::Transfer;
+use crate::flow::{Drain, Feed, Transfer};
 use crate::observer::{Notice, Observer};
 use crate::options::{OpenAs, Options};
 use crate::place::Destination;
@@ -177,13 +177,14 @@ impl Worker<'_> {
         let session = &mut self.session;
         session.fit_requests(&source, &target)?;
         let alignment = alignment_of(&source, &target);
-        let segments = Segments::new(session.holes_of(&source), range.end, alignment);
+        let segments = Segments::new(session.holes_of(&source), range.end, alignment)
+            .starting_at(range.start - range.start % alignment);
         let transfer = Transfer {
-            source: &source.file,
-            target: Some(&target),
-            segments: segments.starting_at(range.start - range.start % alignment),
+            source: Feed::File(&source.file, segments),
+            target: Drain::File(&target),
             size: range.end,
             write_from: range.start,
+            target_start: 0,
             hashing: session.hashing(),
             zeros: session.zeros(),
             flush_every: None,
@@ -192,7 +193,7 @@ impl Worker<'_> {
         let moved = moved.map_err(|why| stopped(why, &source, &target_path))?;
         if moved.writes.buffered > 0 {
             // The planner's flush writes no pages of another machine.
-            session.flush(Output { file: &target, path: &target_path })?;
+            session.flush(Output::of(&target, &target_path))?;
         }
         session.counts.read.merge(&moved.reads);
         session.counts.write.merge(&moved.writes);

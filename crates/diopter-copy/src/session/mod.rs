@@ -23,10 +23,12 @@ use crate::pipeline::Pipeline;
 use crate::preserve::{Attributes, Lost, creation_mode};
 use crate::report::{BackendReport, Counts};
 use crate::shape::Shape;
+use crate::source::Source;
 use crate::stop::{Signal, StopFlag};
 
 pub use transfer::{
-    Output, Passed, alignment_of, is_no_reservation, read_failed, stopped, stopped_of_new,
+    Output, Passed, alignment_of, is_no_reservation, read_failed, stopped, stopped_by,
+    stopped_of_new,
 };
 
 /// More bios than any engine holds.
@@ -129,6 +131,19 @@ impl<'a> Session<'a> {
     pub fn skip(&mut self, bytes: u64) {
         self.counts.skipped += 1;
         self.observer.skips(bytes);
+    }
+
+    /// Lists a file that a dry run would copy.
+    pub fn list_file(&mut self, source: &Source) {
+        self.counts.files += 1;
+        self.counts.bytes += source.size;
+        self.observer.lists(&source.path);
+    }
+
+    /// Lists a link or a node that a dry run would make.
+    pub fn list_other(&mut self, path: &Path) {
+        self.counts.others += 1;
+        self.observer.lists(path);
     }
 
     /// The limit on the rate.

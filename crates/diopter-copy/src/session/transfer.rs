@@ -12,7 +12,7 @@ use super::{Session, WrittenTo};
 use crate::content::Hashing;
 use crate::dir::fd_of;
 use crate::failure::{Failure, LackingSpace, Mismatch, Step, Stop};
-use crate::flow::{Moved, Transfer, Zeros};
+use crate::flow::{Drain, Feed, Moved, Transfer, Zeros};
 use crate::observer::{Notice, Pass};
 use crate::options::{Options, Sparse};
 use crate::pipeline::{Interruption, Milestone};
@@ -31,6 +31,15 @@ pub struct Output<'a> {
     pub file: &'a File,
     /// Its path, for messages.
     pub path: &'a Path,
+    /// The byte of it that the first byte of the content becomes.
+    pub start: u64,
+}
+
+impl<'a> Output<'a> {
+    /// A target whose whole content is written.
+    pub fn of(file: &'a File, path: &'a Path) -> Output<'a> {
+        Output { file, path, start: 0 }
+    }
 }
 
 /// The bytes of one file that were copied.
@@ -60,11 +69,11 @@ impl Session<'_> {
         self.fit_requests(source, output.file)?;
         self.observer.begins(Pass::Copy, source.path(), source.size());
         let transfer = Transfer {
-            source: source.file(),
-            target: Some(output.file),
-            segments,
+            source: Feed::File(source.file(), segments),
+            target: Drain::File(output.file),
             size: source.size(),
             write_from: 0,
+            target_start: output.start,
             hashing: self.hashing(),
             zeros,
             flush_every: None,
@@ -74,11 +83,12 @@ impl Session<'_> {
         if source.is_unchanged() { Ok(moved) } else { Err(source.has_changed().into()) }
     }
 
-    /// Writes the whole content over a device, or over a file in an image, and verifies it.
+    /// Writes the content over a device, over a file in an image, or over a part of either, and
+    /// verifies it.
     pub fn write_in_place(&mut self, source: &dyn Content, output: Output<'_>) -> Step<Passed> {
         self.written_to = WrittenTo::InPlace(output.path.to_owned());
         // Holes are written too: old bytes would show through a range that is not.
-        let segments = Segments::new(Holes::Filled, source.size(), 1);
+        let segments = Segments::new(Holes::Filled, source.size(), 1).of_part(source.start());
         let moved = self.move_all(source, output, (segments, Zeros::Written))?;
         self.flush(output)?;
         let passed = Passed::whole(moved);
@@ -153,6 +163,18 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// Allocates the blocks for so many bytes where an output begins, so that a full disk is
+    /// reported before the first byte is written.
+    pub fn reserve_part(&self, output: Output<'_>, bytes: u64) -> Result<(), Failure> {
+        let end = output.start.saturating_add(bytes);
+        match allocate(fd_of(output.file), output.start..end) {
+            Err(errno) if !is_no_reservation(errno) => {
+                Err(Failure::of_errno("reserving space", output.path, errno))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// With `verify`, reads the flushed copy back and compares.
     pub fn read_back(
         &mut self,
@@ -162,7 +184,8 @@ impl Session<'_> {
         holes: Holes,
     ) -> Step<()> {
         let unit = alignment_of(source, output.file);
-        self.read_segments_back(output, passed, Segments::new(holes, source.size(), unit))
+        let segments = Segments::new(holes, source.size(), unit).of_part(output.start);
+        self.read_segments_back(output, passed, segments)
     }
 
     /// As [`read_back`](Session::read_back), of these segments, which end where the file does.
@@ -176,11 +199,11 @@ impl Session<'_> {
         let (target, size) = (output.path, segments.size());
         self.observer.begins(Pass::Verify, target, size);
         let transfer = Transfer {
-            source: output.file,
-            target: None,
-            segments,
+            source: Feed::File(output.file, segments),
+            target: Drain::Nothing,
             size,
             write_from: 0,
+            target_start: 0,
             hashing: self.hashing(),
             zeros: Zeros::Written,
             flush_every: None,
@@ -279,6 +302,12 @@ impl Session<'_> {
         if self.options.sparse == Sparse::Never { Holes::Filled } else { source.holes() }
     }
 
+    /// Returns the ranges of a source that a copy into a new file writes, in units of so many
+    /// bytes.
+    pub fn segments_of(&self, source: &Source, unit: u64) -> Segments {
+        Segments::new(self.holes_of(source), source.size, unit).of_part(source.start)
+    }
+
     /// Returns how blocks of zeros are written to a new file.
     pub fn zeros(&self) -> Zeros {
         match self.options.sparse {
@@ -333,15 +362,24 @@ fn with_space(
 
 /// Why a copy ended early.
 pub fn stopped(why: Interruption, source: &dyn Content, target: &Path) -> Stop {
-    let path = source.path();
+    match why {
+        Interruption::SourceChanged => Stop::Failed(source.ended_early()),
+        why => stopped_by(why, source.path(), target),
+    }
+}
+
+/// As [`stopped`], where the source has only a path for messages.
+pub fn stopped_by(why: Interruption, path: &Path, target: &Path) -> Stop {
     let failure = match why {
         Interruption::Signal(signal) => return Stop::Signal(signal),
-        Interruption::SourceChanged => source.ended_early(),
+        Interruption::SourceChanged => became_shorter("reading", path),
         Interruption::Read(error) => Failure::of_engine("reading", path, &error),
         Interruption::Write(error) => Failure::of_engine("writing", target, &error),
         Interruption::Flush(error) => Failure::of_engine("flushing", target, &error),
         Interruption::Seek(errno) => Failure::of_errno("looking for holes", path, errno),
         Interruption::Memory(errno) => Failure::of_errno("making a buffer", path, errno),
+        Interruption::Input(error) => Failure::of_io("reading", path, &error),
+        Interruption::Output(error) => Failure::of_io("writing", target, &error),
     };
     Stop::Failed(failure)
 }
@@ -350,17 +388,22 @@ pub fn stopped(why: Interruption, source: &dyn Content, target: &Path) -> Stop {
 pub fn read_failed(why: Interruption, what: &'static str, path: &Path) -> Stop {
     let failure = match why {
         Interruption::Signal(signal) => return Stop::Signal(signal),
-        Interruption::SourceChanged => {
-            let cause = "it became shorter meanwhile; another process may be writing to it";
-            Failure::of_rule(what, path, cause, "end that process, and try again")
-        }
+        Interruption::SourceChanged => became_shorter(what, path),
         Interruption::Read(error) | Interruption::Write(error) | Interruption::Flush(error) => {
             Failure::of_engine(what, path, &error)
         }
         Interruption::Seek(errno) => Failure::of_errno("looking for holes", path, errno),
         Interruption::Memory(errno) => Failure::of_errno("making a buffer", path, errno),
+        Interruption::Input(error) | Interruption::Output(error) => {
+            Failure::of_io(what, path, &error)
+        }
     };
     Stop::Failed(failure)
+}
+
+fn became_shorter(what: &'static str, path: &Path) -> Failure {
+    let cause = "it became shorter meanwhile; another process may be writing to it";
+    Failure::of_rule(what, path, cause, "end that process, and try again")
 }
 
 /// Returns true if space cannot be reserved here: the file system or a sandbox has no such call. A

@@ -6,6 +6,7 @@
 
 mod held;
 mod name;
+mod orphans;
 mod unrecorded;
 
 use std::ffi::OsStr;
@@ -78,6 +79,8 @@ enum Attempt {
     Again,
     /// The usual name cannot be used.
     Elsewhere,
+    /// The file system keeps no attributes of users: no temporary has a mark.
+    Unmarked,
 }
 
 /// The result of waiting for a lock.
@@ -105,6 +108,13 @@ impl Temporary {
                 Attempt::Taken(temporary) => return Ok(temporary),
                 Attempt::Again => {}
                 Attempt::Elsewhere => return make_elsewhere(target, wanted),
+                Attempt::Unmarked => {
+                    if wanted.is_resumed {
+                        // What stays is in the way of nothing.
+                        orphans::remove(target).unwrap_or(());
+                    }
+                    return make_elsewhere(target, wanted);
+                }
             }
         }
         Err(is_busy(&usual))
@@ -185,7 +195,7 @@ fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
     if let Ok(fd) = name.dir.create_unnamed() {
         let temporary = Temporary::of_new(&fd, name.clone(), wanted)?.mark();
         if !temporary.held.is_marked {
-            return Ok(Attempt::Elsewhere);
+            return Ok(Attempt::Unmarked);
         }
         lock(fd_of(&temporary.file), name)?;
         match name.link(fd_of(&temporary.file)) {
@@ -202,7 +212,7 @@ fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
     };
     let temporary = Temporary::of_new(&fd, name.clone(), wanted)?.mark();
     if !temporary.held.is_marked {
-        return Ok(Attempt::Elsewhere);
+        return Ok(Attempt::Unmarked);
     }
     match lock(fd_of(&temporary.file), name)? {
         Locked::Ours if temporary.held.is_there() => Ok(Attempt::Taken(temporary)),
@@ -220,7 +230,10 @@ fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
 fn make_elsewhere(target: &Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
     let name = unused_name(target)?;
     let fd = name.create().map_err(|errno| failed_to_create(&name, errno))?;
-    Temporary::of_new(&fd, name, wanted)
+    let temporary = Temporary::of_new(&fd, name, wanted)?;
+    // It shows that a process is writing it; without locks nothing does.
+    lock(fd_of(&temporary.file), &temporary.held.name)?;
+    Ok(temporary)
 }
 
 impl Temporary {

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use crate::dir::{Entry, random_digits};
+use crate::dir::{Entry, RANDOM_DIGITS, random_digits};
 use crate::failure::Failure;
 
 const SUFFIX: &str = ".dio-part";
@@ -22,6 +22,16 @@ pub fn unused_name(target: &Entry) -> Result<Entry, Failure> {
         digits.map_err(|errno| Failure::of_errno("naming a temporary", &target.path(), errno))?;
     let name = [target.name.as_bytes(), b".", digits.as_bytes()].concat();
     Ok(target.sibling(name_of(OsStr::from_bytes(&name))))
+}
+
+/// Returns true if [`unused_name`] may have made a name for a target. A name that was cut is not
+/// recognised.
+pub fn is_unused_name(name: &OsStr, target: &OsStr) -> bool {
+    let start = [b".", target.as_bytes(), b"."].concat();
+    let rest = name.as_bytes().strip_prefix(&start[..]);
+    let digits = rest.and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()));
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    digits.is_some_and(|digits| digits.len() == RANDOM_DIGITS && digits.iter().all(is_digit))
 }
 
 /// Returns true if a name is one that temporaries have, be it on a file system that does not
@@ -55,6 +65,24 @@ mod tests {
     #[test]
     fn a_name_is_hidden_and_has_its_targets_in_it() {
         assert_eq!(name_of(OsStr::new("data.bin")), ".data.bin.dio-part");
+    }
+
+    #[test]
+    fn a_name_that_nothing_had_is_recognised_with_its_target_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Entry::of_path(&dir.path().join("data")).unwrap();
+        let name = unused_name(&target).unwrap().name;
+        assert!(is_unused_name(&name, OsStr::new("data")), "{name:?}");
+        for (name, target) in [
+            (&*name, "dat"),
+            (&*name, "data."),
+            (OsStr::new(".data.dio-part"), "data"),
+            (OsStr::new(".data.0123.dio-part"), "data"),
+            (OsStr::new(".data.0123456789abcdeg.dio-part"), "data"),
+            (OsStr::new(".data.0123456789abcdef.dio-parts"), "data"),
+        ] {
+            assert!(!is_unused_name(name, OsStr::new(target)), "{name:?} {target}");
+        }
     }
 
     #[test]

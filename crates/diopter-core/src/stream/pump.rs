@@ -98,8 +98,12 @@ pub enum Event<'a> {
 /// One pass over a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass {
-    /// Bytes of the source; it may not have fewer.
+    /// Bytes that are moved; the source may not have fewer from `source_start` on.
     pub size: u64,
+    /// The byte of the source that byte 0 of the pass is.
+    pub source_start: u64,
+    /// The byte of the target that byte 0 of the pass becomes.
+    pub target_start: u64,
     /// True if what is read is written.
     pub has_target: bool,
     /// Bytes before this one are in the target already.
@@ -369,7 +373,8 @@ impl<H: Host> Pump<H> {
             let mut memory = self.free.pop().expect("a buffer was free, or was just made");
             memory.truncate(to_usize(self.length_to_read(range)));
             self.host.note(Event::Begins(range.length()));
-            let read = self.host.read(Request::read(range.start(), memory));
+            let at = self.pass.source_start + range.start();
+            let read = self.host.read(Request::read(at, memory));
             self.reads.push(range, Flight::start(read, cx));
         }
         Ok(())
@@ -452,7 +457,8 @@ impl<H: Host> Pump<H> {
             memory.copy_within(run.clone(), 0);
         }
         memory.truncate(run.len());
-        let write = self.host.write(Request::write(range.start() + to_u64(run.start), memory));
+        let at = self.pass.target_start + range.start() + to_u64(run.start);
+        let write = self.host.write(Request::write(at, memory));
         self.writes.push(Writing { range, done_with: run.end }, Flight::start(write, cx));
     }
 

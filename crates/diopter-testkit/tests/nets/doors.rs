@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use diopter_testkit::matrix::{Fault, Outcome};
@@ -33,6 +33,8 @@ pub enum Makes {
     Replaced,
     /// A file, written in place: after an error it may have any content.
     InPlace,
+    /// The same over an old one.
+    Over,
     /// A file, written in place from front to back: after an error it has the first bytes of the
     /// content and no others.
     Stream,
@@ -63,7 +65,8 @@ pub struct Door {
     pub name: &'static str,
     pub program: Program,
     /// `FILE`, `CHANGED`, `TREE`, `IMAGE`, `SOLID`, `SOURCE.dio`, `TARGET` and `STRIPED` are names
-    /// of the cell's files. Programs other than the command get `FILE` and `TARGET` in addition.
+    /// of the cell's files, with `<` or `>` before them those of standard input or output. Programs
+    /// other than the command get `FILE` and `TARGET` in addition.
     pub words: &'static [&'static str],
     pub makes: Makes,
     /// The door writes files of the file system that is under test.
@@ -106,6 +109,9 @@ pub const DOORS: &[Door] = {
             &["cp", "-r", "--verify", "--flush=files", "TREE", "TARGET"],
             Makes::Tree,
         ),
+        dio("cp-input", &["cp", "--bs=64k", "-", "TARGET", "<FILE"], Makes::Replaced),
+        Door { writes: false, ..dio("cp-output", &["cp", "FILE", "-", ">TARGET"], Makes::Stream) },
+        dio("cp-part", CP_PART, Makes::Over),
         dio("cp-striped", &["cp", "--bs=256k", "FILE", "STRIPED"], Makes::Striped { here: 0 }),
         dio("cp-striped-second", &["cp", "--bs=1M", "FILE", "STRIPED"], Makes::Striped { here: 1 }),
         dio(
@@ -153,6 +159,8 @@ pub const DOORS: &[Door] = {
     ]
 };
 
+const CP_PART: &[&str] = &["cp", "--overwrite", "--target-offset=0", "--verify", "FILE", "TARGET"];
+
 /// Blocks of 100,000 bytes: the kernel refuses each, and the library serves it.
 const RUN_DD: &[&str] = &[
     "run",
@@ -191,6 +199,9 @@ impl Door {
         if self.program != Program::Dio {
             names.extend(["bytes [", "request for [", "flush", "open", "size"].map(str::to_owned));
         }
+        if self.words.iter().any(|word| word.starts_with(['<', '>'])) {
+            names.push("standard ".to_owned());
+        }
         if self.program == Program::Store {
             // It names the step, as `LocalFileSystem` does.
             names.push("Unable to ".to_owned());
@@ -211,7 +222,7 @@ impl Door {
         ground.clear();
         let old = &ground.sources.old;
         match self.makes {
-            Makes::Replaced => drop(fs::copy(old, ground.target())?),
+            Makes::Replaced | Makes::Over => drop(fs::copy(old, ground.target())?),
             Makes::IntoImage => drop(fs::copy(&ground.sources.image, ground.target())?),
             Makes::Striped { here } => {
                 let mut dirs = [ground.dir.as_path(), &ground.objects];
@@ -253,7 +264,8 @@ impl Door {
         };
         let script = (self.program == Program::Python).then(|| PYTHON_DOOR.to_owned());
         let last: &[&str] = if self.program == Program::Dio { &[] } else { &["FILE", "TARGET"] };
-        let words = self.words.iter().chain(last).map(word);
+        let is_word = |word: &&&str| !word.starts_with(['<', '>']);
+        let words = self.words.iter().filter(is_word).chain(last).map(word);
         std::iter::once(text(program)).chain(script).chain(words).collect()
     }
 
@@ -272,7 +284,12 @@ impl Door {
             command.env_remove(variable);
         }
         // Cargo's, which has the loader look at a hundred places.
-        watched::run(command.env_remove("LD_LIBRARY_PATH"), limit)
+        let has = |end: &str| self.words.iter().any(|word| word.starts_with(end));
+        let file = |file: std::io::Result<fs::File>| Stdio::from(file.expect("a file"));
+        let input = has("<").then(|| file(fs::File::open(&ground.sources.file)));
+        let output = has(">").then(|| file(fs::File::create(ground.target())));
+        let ends = (input.unwrap_or_else(Stdio::null), output);
+        watched::run_between(command.env_remove("LD_LIBRARY_PATH"), ends, limit)
     }
 
     /// Judges the end of a program and what it left. `before` are the files that were there;
@@ -351,7 +368,7 @@ impl Door {
         let (sources, target) = (ground.sources, ground.target());
         let is = |path: &Path, bytes: &[u8]| differs(path, bytes).map_or(Ok(()), Err);
         match self.makes {
-            Makes::New | Makes::Replaced | Makes::InPlace | Makes::Stream => {
+            Makes::New | Makes::Replaced | Makes::InPlace | Makes::Over | Makes::Stream => {
                 is(&target, &sources.bytes)?;
                 Ok([target].into())
             }
@@ -435,7 +452,7 @@ impl Door {
     fn may_leave(&self, ground: &Ground<'_>, name: &Path) -> bool {
         let target = ground.target();
         match self.makes {
-            Makes::InPlace | Makes::Stream => name == target,
+            Makes::InPlace | Makes::Over | Makes::Stream => name == target,
             // Written by plain calls of the program.
             Makes::New => !self.writes && name == target,
             Makes::Tree => name

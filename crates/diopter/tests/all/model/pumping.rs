@@ -163,8 +163,11 @@ impl Run {
         crashed.crash(&mut self.crashes);
         for (media, least) in [(disk.live(), host.done), (crashed.live(), host.flushed)] {
             let certain = small(least.min(self.pass.size));
+            let start = small(self.pass.target_start);
+            assert!(media[..start].iter().all(|byte| *byte == OLD), "what lies before it");
             for at in 0..self.content.len() {
-                let (is, new) = (media.get(at).copied().unwrap_or(0), self.content[at]);
+                let is = media.get(start + at).copied().unwrap_or(0);
+                let new = self.content[at];
                 let old = if wide(at) < self.pass.write_from { new } else { OLD };
                 // What is left out, as a hole or as zeros, keeps the byte of the target.
                 let is_right = is == new || new == 0 && is == old;
@@ -191,14 +194,22 @@ impl Run {
             if has_target && prng.one_in(3) { prng.below(size) / BLOCK * BLOCK } else { 0 };
         let mut old = content.clone();
         old[small(write_from)..].fill(OLD);
-        let disks = [&content, &old].map(|bytes| {
+        let mut start = || match prng.below(3) {
+            0 => 0,
+            1 => prng.below(CAPACITY / 2) / BLOCK * BLOCK,
+            _ => prng.below(CAPACITY / 2),
+        };
+        let (source_start, target_start) = (start(), start());
+        let disks = [(source_start, &content), (target_start, &old)].map(|(start, bytes)| {
             let mut disk = Disk::new(CAPACITY, 512, 512);
-            disk.load(bytes);
+            disk.load(&[&vec![OLD; small(start)], &bytes[..]].concat());
             disk
         });
         let config = sim_config(seed, prng.below(100_000), faults);
         let pass = Pass {
             size,
+            source_start,
+            target_start,
             has_target,
             write_from,
             reads_all: prng.one_in(2) || !has_target,
@@ -311,7 +322,8 @@ impl Run {
         if self.pass.has_target {
             let live = self.world.with_disk(1, |disk| disk.live().to_vec());
             for (at, new) in self.content.iter().enumerate() {
-                assert!(live[at] == *new || *new == 0 && live[at] == OLD, "byte {at}");
+                let is = live[small(self.pass.target_start) + at];
+                assert!(is == *new || *new == 0 && is == OLD, "byte {at}");
             }
         }
     }
