@@ -31,7 +31,7 @@ mod remembered;
 
 pub use identity::{Identity, SourceKey};
 pub use made::Renaming;
-pub use remembered::Remembered;
+pub use remembered::{Location, Remembered};
 
 /// Permissions of a directory while it is filled: no other user can put a name into it.
 const FILLING_MODE: Mode = Mode::RWXU;

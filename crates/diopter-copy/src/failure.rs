@@ -200,6 +200,7 @@ fn attempt_of(what: &str) -> Option<&'static str> {
     Some(match what {
         "allocating" => "cannot allocate memory for",
         "comparing" => "cannot compare",
+        "comparing the metadata of" => "cannot compare the metadata of",
         "copying" => "cannot copy",
         "copying to" => "cannot copy to",
         "creating a temporary" => "cannot create a temporary file",
@@ -208,6 +209,7 @@ fn attempt_of(what: &str) -> Option<&'static str> {
         "following the link" => "cannot follow the link",
         "keeping the attributes" => "cannot keep all attributes of",
         "linking" => "cannot link",
+        "listing the extended attributes of" => "cannot list the extended attributes of",
         "listing the directories of" => "cannot list the directories of",
         "listing the directory" => "cannot list the directory",
         "listening for signals" => "cannot receive signals during the copy of",
@@ -227,6 +229,7 @@ fn attempt_of(what: &str) -> Option<&'static str> {
         "opening a temporary" => "cannot open the temporary file",
         "opening the directory" => "cannot open the directory",
         "reading" => "cannot read",
+        "reading an extended attribute of" => "cannot read an extended attribute of",
         "reading back" => "cannot read back",
         "reading the directory" => "cannot read the directory",
         "reading the link" => "cannot read the link",

@@ -107,14 +107,14 @@ pub mod parts;
 
 pub use check::{
     CheckOptions, Checked, Checker, Difference, DifferenceDocument, DifferenceKind, LINE_BYTES_MAX,
-    ManifestLine, ParseLineError, Sum, VerifyDocument,
+    LinkDifference, ManifestLine, ParseLineError, Sum, VerifyDocument,
 };
 pub use exclude::Pattern;
 pub use failure::{FailedPlace, Failure, LackingSpace, Mismatch};
 pub use observer::{Notice, Observer, Pass};
 pub use options::{FlushBy, Follow, Options, Reflink, Sparse, WhenThere};
 pub use piped::Interruptible;
-pub use preserve::{Attribute, Preserve};
+pub use preserve::{Attribute, AttributeDifference, FileTime, Holder, Preserve};
 pub use read_from::{Places, ReadFrom};
 pub use report::{
     BackendReport, DepthFound, FailureReport, Report, RouteReport, VerifyReport, WayReport,

@@ -19,6 +19,10 @@ use crate::dir::Inode;
 use crate::failure::Failure;
 use crate::record::{RECORD_NAME, Record};
 
+mod differences;
+
+pub use differences::{AttributeDifference, Differences, FileTime, Holder, Side, Unread};
+
 /// Largest list of names and largest value on Linux (xattr(7)): XATTR_LIST_MAX, XATTR_SIZE_MAX.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
@@ -204,11 +208,21 @@ enum Carrier<'a> {
 }
 
 impl Carrier<'_> {
-    fn list(&self, names: &mut [u8]) -> rustix::io::Result<usize> {
-        match self {
-            Carrier::Open(fd) => rustix::fs::flistxattr(fd, names),
-            Carrier::Held(path) => rustix::fs::listxattr(path, names),
-        }
+    /// Returns the names of its attributes, which are read into `memory`: none where the file
+    /// system has no attributes.
+    fn names<'m>(&self, memory: &'m mut Vec<u8>) -> Result<Vec<&'m [u8]>, Errno> {
+        memory.resize(XATTR_BYTES_MAX, 0);
+        let listed = match self {
+            Carrier::Open(fd) => rustix::fs::flistxattr(fd, &mut memory[..]),
+            Carrier::Held(path) => rustix::fs::listxattr(path, &mut memory[..]),
+        };
+        let length = match listed.map_err(Errno::from) {
+            Ok(length) => length,
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => 0,
+            Err(errno) => return Err(errno),
+        };
+        let names = memory[..length].split(|byte| *byte == 0);
+        Ok(names.filter(|name| !name.is_empty()).collect())
     }
 
     fn get(&self, name: &OsStr, value: &mut [u8]) -> rustix::io::Result<usize> {
@@ -405,19 +419,13 @@ fn copy_attributes(
     if ![Attribute::Mode, Attribute::Context, Attribute::Xattr].iter().any(|one| kept.has(*one)) {
         return Ok(not_set);
     }
-    let mut names = vec![0; XATTR_BYTES_MAX];
-    let length = match source.list(&mut names).map_err(Errno::from) {
-        Ok(length) => length,
-        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => 0,
-        Err(errno) => {
-            not_set.lost.note("the extended attributes", Err(errno));
-            // There may be an access list, whose mask is in the permissions of the group.
-            not_set.granted_to_group = kept.has(Attribute::Mode).then_some(0);
-            0
-        }
-    };
-    let names: Vec<&[u8]> =
-        names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
+    let mut memory = Vec::new();
+    let names = source.names(&mut memory).unwrap_or_else(|errno| {
+        not_set.lost.note("the extended attributes", Err(errno));
+        // There may be an access list, whose mask is in the permissions of the group.
+        not_set.granted_to_group = kept.has(Attribute::Mode).then_some(0);
+        Vec::new()
+    });
     for inherited in INHERITED {
         let is_kept = kept.has_extended(inherited.as_bytes());
         if is_kept && !names.contains(&inherited.as_bytes()) {

@@ -26,6 +26,8 @@ const F2FS_MAGIC: u32 = 0xF2F5_2010;
 const TMPFS_MAGIC: u32 = 0x0102_1994;
 const RAMFS_MAGIC: u32 = 0x8584_58F6;
 const HUGETLBFS_MAGIC: u32 = 0x9584_58F6;
+/// FAT of any width, but not exFAT.
+const MSDOS_MAGIC: u32 = 0x4D44;
 
 /// The id of a file system without one: only the inode distinguishes its files.
 const NO_ID: &str = "none";
@@ -108,6 +110,14 @@ pub fn ids_of(fd: BorrowedFd<'_>) -> Vec<String> {
     let fsid = fsid.filter(|fsid| *fsid != 0).map(|fsid| format!("fsid:{fsid:x}"));
     let ids: Vec<String> = uuid.map(|uuid| text_of(&uuid)).into_iter().chain(fsid).collect();
     if ids.is_empty() { vec![NO_ID.to_owned()] } else { ids }
+}
+
+/// Returns true if an open file is on FAT, which rounds times of modification down to 2 s
+/// (fat_truncate_mtime in fs/fat/misc.c). exFAT is another file system.
+#[must_use]
+pub fn is_on_fat(fd: BorrowedFd<'_>) -> bool {
+    let statfs = retry_on_intr(|| rustix::fs::fstatfs(fd));
+    statfs.is_ok_and(|statfs| magic_of(&statfs) == MSDOS_MAGIC)
 }
 
 fn text_of(uuid: &[u8]) -> String {

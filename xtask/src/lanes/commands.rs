@@ -222,6 +222,8 @@ pub const GOLDEN: &[&str] = &[
     "--test",
     "check",
     "--test",
+    "check_metadata",
+    "--test",
     "cli",
     "--test",
     "compare",

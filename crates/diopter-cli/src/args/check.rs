@@ -26,6 +26,7 @@ const EXAMPLES_VERIFY: &str = "\
 Examples:
   dio verify data.bin /mnt/backup/data.bin
   dio verify /srv/data /mnt/backup/data
+  dio verify --metadata /srv/data /mnt/backup/data
   dio verify --bytes 4G disk.img /dev/sdb
   dio verify new.bin disk.img::/data.bin
   dio verify disk.img rados:backup/disk.img";
@@ -79,8 +80,8 @@ pub struct SumArgs {
 /// Reads what is below the page cache: what was written is flushed first, then read by direct
 /// I/O; the line in the end says where the bytes came from. Ends with the first bytes that differ.
 /// Of two directories, all that is below them is compared: names, types, content, and where
-/// symbolic links lead; permissions and times are not. A file and a directory are the file and the
-/// one of its name in the directory.
+/// symbolic links lead; with --metadata also permissions, owners, times, extended attributes and
+/// hard links. A file and a directory are the file and the one of its name in the directory.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES_VERIFY}\n\n{ABOUT_SIZES}\n\n{ABOUT_STATUS}"))]
 pub struct VerifyArgs {
@@ -93,6 +94,14 @@ pub struct VerifyArgs {
     /// Compare the first bytes of each file only
     #[arg(short = 'n', long, value_name = "SIZE", value_parser = size::parse)]
     pub bytes: Option<u64>,
+    /// Compare also what `dio cp -a` keeps: permissions, owners, times of modification, extended
+    /// attributes and hard links
+    ///
+    /// Access lists are among the extended attributes. The names on the command line are compared
+    /// too, and links there are followed. Striped files, block devices, files inside images and
+    /// rados: names are refused.
+    #[arg(long)]
+    pub metadata: bool,
     /// Print nothing; the exit status is the result
     #[arg(short, long)]
     pub quiet: bool,

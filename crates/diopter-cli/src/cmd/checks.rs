@@ -34,7 +34,7 @@ pub fn start(
 /// Returns the options of the reads.
 pub fn options(args: &ReadingArgs, backend: BackendKind, bytes_max: Option<u64>) -> CheckOptions {
     let (bs, iodepth) = (args.bs, args.iodepth.fixed());
-    CheckOptions { bs, iodepth, backend, bytes_max, incomplete: args.incomplete }
+    CheckOptions { bs, iodepth, backend, bytes_max, incomplete: args.incomplete, metadata: false }
 }
 
 /// Returns the exit status, and reports the signal that ended the command.

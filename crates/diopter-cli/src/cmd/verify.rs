@@ -1,10 +1,13 @@
-//! `dio verify`: whether two files or trees have the same content.
+//! `dio verify`: whether two files or trees have the same content, and the same metadata.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use diopter::BackendKind;
-use diopter_copy::{Checker, Difference, DifferenceKind, Places, ReadFrom, VerifyDocument};
+use diopter_copy::{
+    AttributeDifference, CheckOptions, Checker, Difference, DifferenceKind, FileTime, Holder,
+    LinkDifference, Places, ReadFrom, VerifyDocument,
+};
 use diopter_text::untrusted;
 
 use crate::args::VerifyArgs;
@@ -15,6 +18,7 @@ use crate::output::{self, DONE, TROUBLE, short_size};
 /// Compares, and returns the exit status.
 pub fn run(args: &VerifyArgs, backend: BackendKind) -> u8 {
     let options = checks::options(&args.reading, backend, args.bytes);
+    let options = CheckOptions { metadata: args.metadata, ..options };
     let prints = !args.json && !args.quiet;
     let (signals, mut progress) = match checks::start("verify", &args.reading, prints) {
         Ok(started) => started,
@@ -81,11 +85,12 @@ fn places_of(places: &Places, objects: usize) -> String {
 
 /// Returns the line that says that all is the same.
 fn equal(document: &VerifyDocument, places: &str) -> String {
-    let VerifyDocument { files, bytes, buffered_bytes, read_from, .. } = document;
+    let VerifyDocument { files, bytes, buffered_bytes, read_from, metadata, .. } = document;
+    let same = if *metadata { "no difference in content and metadata" } else { "no difference" };
     let files = if *files == 1 { "1 file".to_owned() } else { format!("{files} files") };
     let (size, buffered) = (short_size(*bytes), short_size(*buffered_bytes));
     let how = match (read_from, buffered_bytes) {
-        (None, _) => return format!("no difference: {files}, {size}"),
+        (None, _) => return format!("{same}: {files}, {size}"),
         (Some(ReadFrom::Cache), 0) => {
             "read directly, but the page cache could not be seen".to_owned()
         }
@@ -95,7 +100,7 @@ fn equal(document: &VerifyDocument, places: &str) -> String {
         (_, 0) => format!("read from {places}"),
         _ => format!("read from {places}, {buffered} of both sides through the emptied page cache"),
     };
-    format!("no difference: {files}, {size}, {how}")
+    format!("{same}: {files}, {size}, {how}")
 }
 
 fn line_of(difference: &Difference) -> String {
@@ -115,8 +120,50 @@ fn line_of(difference: &Difference) -> String {
         }
         DifferenceKind::LinkTarget => format!("the links {first} and {second} lead elsewhere"),
         DifferenceKind::DeviceNumber => format!("{first} and {second} are different devices"),
+        DifferenceKind::Attribute(found) => {
+            format!("{first} and {second} differ in {}", attribute(found, [&first, &second]))
+        }
+        DifferenceKind::HardLinks(LinkDifference { other, linked_in }) => {
+            let [other_first, other_second] = other.each_ref().map(untrusted::name);
+            let mut pairs = [(other_first, first), (other_second, second)];
+            pairs.rotate_left(*linked_in);
+            let [(one, other), (two, separate)] = pairs;
+            format!("{one} and {other} are one file, {two} and {separate} are not")
+        }
         DifferenceKind::OnlyFirst => format!("{second} does not exist"),
         DifferenceKind::OnlySecond => format!("{first} does not exist"),
         _ => format!("{first} and {second} differ"),
     }
+}
+
+/// Returns what differs in words; `names` are those of the files.
+fn attribute(found: &AttributeDifference, names: [&str; 2]) -> String {
+    match found {
+        AttributeDifference::Permissions([one, other]) => {
+            format!("permissions: {one:04o} and {other:04o}")
+        }
+        AttributeDifference::Owner([one, other]) => format!("owner: {one} and {other}"),
+        AttributeDifference::Group([one, other]) => format!("group: {one} and {other}"),
+        AttributeDifference::ModificationTime(times) => {
+            let [one, other] = times.map(date_of);
+            format!("modification time: {one} and {other}")
+        }
+        AttributeDifference::Extended(name, holder) => {
+            let name = untrusted::name(name);
+            let only = match holder {
+                Holder::Both => return format!("extended attribute {name}"),
+                Holder::First => names[0],
+                Holder::Second => names[1],
+            };
+            format!("extended attribute {name}: only {only} has it")
+        }
+        _ => "metadata".to_owned(),
+    }
+}
+
+/// Returns a time as a date in UTC, or in seconds since 1970 if it is out of the range of dates.
+fn date_of(time: FileTime) -> String {
+    let nanoseconds = i32::try_from(time.nanoseconds).ok();
+    let date = nanoseconds.and_then(|it| jiff::Timestamp::new(time.seconds, it).ok());
+    date.map_or_else(|| format!("@{time}"), |date| format!("{date:.9}"))
 }

@@ -9,7 +9,8 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Checker, Difference, DifferenceKind};
+use super::{Checker, Difference, DifferenceKind, LinkDifference};
+use crate::preserve::{AttributeDifference, Holder};
 use crate::read_from::ReadFrom;
 use crate::report::LIST_LENGTH_MAX;
 
@@ -28,8 +29,8 @@ pub struct VerifyDocument {
     pub bytes: u64,
     /// Bytes of both sides that were read through the page cache.
     pub buffered_bytes: u64,
-    /// The differences, of each pair of files the first one; of `dio-mpi verify` in any order, and
-    /// of each range of a large file the first one.
+    /// The differences, of the content of each pair of files the first one; of `dio-mpi verify` in
+    /// any order, and of each range of a large file the first one.
     pub differences: Vec<DifferenceDocument>,
     /// Differences that are missing in the list, which holds 10000 at most.
     pub left_out: u64,
@@ -40,15 +41,20 @@ pub struct VerifyDocument {
     /// been. Of several, the last of these. Null if nothing was read.
     #[serde(default)]
     pub read_from: Option<ReadFrom>,
+    /// True if attributes and hard links were compared too (`--metadata`).
+    #[serde(default)]
+    pub metadata: bool,
     /// Ranks of the job of `dio-mpi verify`; missing in a document of `dio verify`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u64>,
 }
 
 /// A difference.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DifferenceDocument {
-    /// `bytes`, `length`, `kind`, `link-target`, `device-number`, `only-first` or `only-second`.
+    /// `bytes`, `length`, `kind`, `link-target`, `device-number`, `only-first` or `only-second`;
+    /// with `--metadata` also `permissions`, `owner`, `group`, `modification-time`,
+    /// `extended-attribute` or `hard-links`.
     pub what: Cow<'static, str>,
     /// The path of the first file.
     pub first: String,
@@ -69,6 +75,36 @@ pub struct DifferenceDocument {
     pub sizes: Option<[u64; 2]>,
     /// With `kind`, the types of both; otherwise null.
     pub kinds: Option<[Cow<'static, str>; 2]>,
+    /// With `permissions`, the octal digits of both; with `owner` and `group`, the numbers; with
+    /// `modification-time`, the seconds since 1970 with nine decimals.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub values: Option<[String; 2]>,
+    /// With `extended-attribute`, its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attribute: Option<String>,
+    /// The bytes of that name in base64, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attribute_bytes: Option<String>,
+    /// With `extended-attribute`, which file has it: `both`, with different values, `first` or
+    /// `second`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attribute_of: Option<Cow<'static, str>>,
+    /// With `hard-links`, the tree in which the two names are one file: `first` or `second`. In
+    /// the other one they are two files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linked_in: Option<Cow<'static, str>>,
+    /// With `hard-links`, the other name in the first tree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_first: Option<String>,
+    /// The bytes of that path in base64, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_first_bytes: Option<String>,
+    /// With `hard-links`, the other name in the second tree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_second: Option<String>,
+    /// The bytes of that path in base64, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_second_bytes: Option<String>,
 }
 
 impl Default for VerifyDocument {
@@ -83,6 +119,7 @@ impl Default for VerifyDocument {
             left_out: 0,
             failures: 0,
             read_from: None,
+            metadata: false,
             ranks: None,
         }
     }
@@ -114,6 +151,7 @@ impl VerifyDocument {
         self.bytes += checker.bytes();
         self.buffered_bytes += checker.buffered_bytes();
         self.failures += checker.failures();
+        self.metadata |= checker.options.metadata;
         self.read_from = ReadFrom::of_both(self.read_from, checker.places().last().copied());
     }
 
@@ -124,6 +162,7 @@ impl VerifyDocument {
         self.bytes += other.bytes;
         self.buffered_bytes += other.buffered_bytes;
         self.left_out += other.left_out;
+        self.metadata |= other.metadata;
         self.failures += other.failures;
         self.read_from = ReadFrom::of_both(self.read_from, other.read_from);
         for difference in other.differences {
@@ -153,10 +192,7 @@ impl DifferenceDocument {
             first_bytes,
             second,
             second_bytes,
-            offset: None,
-            length: None,
-            sizes: None,
-            kinds: None,
+            ..DifferenceDocument::default()
         };
         let what = match &difference.kind {
             DifferenceKind::Bytes(range) => {
@@ -174,11 +210,54 @@ impl DifferenceDocument {
             }
             DifferenceKind::LinkTarget => "link-target",
             DifferenceKind::DeviceNumber => "device-number",
+            DifferenceKind::Attribute(found) => document.take_attribute(found),
+            DifferenceKind::HardLinks(found) => document.take_links(found),
             DifferenceKind::OnlyFirst => "only-first",
             DifferenceKind::OnlySecond => "only-second",
         };
         document.what = Cow::Borrowed(what);
         document
+    }
+
+    fn take_attribute(&mut self, found: &AttributeDifference) -> &'static str {
+        match found {
+            AttributeDifference::Permissions(modes) => {
+                self.values = Some(modes.map(|mode| format!("{mode:04o}")));
+                "permissions"
+            }
+            AttributeDifference::Owner(ids) => {
+                self.values = Some(ids.map(|id| id.to_string()));
+                "owner"
+            }
+            AttributeDifference::Group(ids) => {
+                self.values = Some(ids.map(|id| id.to_string()));
+                "group"
+            }
+            AttributeDifference::ModificationTime(times) => {
+                self.values = Some(times.map(|time| time.to_string()));
+                "modification-time"
+            }
+            AttributeDifference::Extended(name, holder) => {
+                self.attribute = Some(name.display().to_string());
+                self.attribute_bytes = bytes_of(Path::new(name));
+                self.attribute_of = Some(Cow::Borrowed(match holder {
+                    Holder::Both => "both",
+                    Holder::First => "first",
+                    Holder::Second => "second",
+                }));
+                "extended-attribute"
+            }
+        }
+    }
+
+    fn take_links(&mut self, found: &LinkDifference) -> &'static str {
+        let LinkDifference { other: [first, second], linked_in } = found;
+        self.linked_in = Some(Cow::Borrowed(["first", "second"][*linked_in]));
+        self.other_first = Some(first.display().to_string());
+        self.other_first_bytes = bytes_of(first);
+        self.other_second = Some(second.display().to_string());
+        self.other_second_bytes = bytes_of(second);
+        "hard-links"
     }
 }
 

@@ -3,8 +3,10 @@
 //! was written is flushed first, then read past the page cache, or after its pages were dropped.
 
 mod compare;
+mod links;
 mod manifest;
 mod opened;
+mod metadata;
 mod sum;
 mod verify;
 
@@ -26,6 +28,7 @@ use crate::image;
 use crate::observer::{Notice, Observer, Pass};
 use crate::options::OpenAs;
 use crate::pipeline::{Interruption, Pipeline};
+use crate::preserve::{AttributeDifference, Differences};
 use crate::read_from::{Places, ReadFrom};
 use crate::report::LIST_LENGTH_MAX;
 use crate::session::{self, read_failed};
@@ -33,9 +36,11 @@ use crate::shape::Shape;
 use crate::source::{Content, Found, Source};
 use crate::stop::{Signal, StopFlag};
 use crate::walk::{self, Bounds};
+use links::LinkPairs;
 use opened::Opened;
 
 pub use document::{DifferenceDocument, VerifyDocument};
+pub use links::LinkDifference;
 pub use manifest::{LINE_BYTES_MAX, ManifestLine, ParseLineError};
 
 /// How content is read for a check.
@@ -51,6 +56,8 @@ pub struct CheckOptions {
     pub bytes_max: Option<u64>,
     /// Reads a striped object of a cluster whose copy was interrupted.
     pub incomplete: bool,
+    /// [`Checker::verify`] compares attributes and hard links too, and refuses names without them.
+    pub metadata: bool,
 }
 
 /// The sum of one file.
@@ -102,6 +109,10 @@ pub enum DifferenceKind {
     LinkTarget,
     /// The numbers of two devices.
     DeviceNumber,
+    /// An attribute, with [`CheckOptions::metadata`].
+    Attribute(AttributeDifference),
+    /// Two names of which only one tree has a hard link, with [`CheckOptions::metadata`].
+    HardLinks(LinkDifference),
     /// Only the first tree has the name.
     OnlyFirst,
     /// Only the second tree has the name.
@@ -126,6 +137,8 @@ pub struct Checker<'a> {
     failed: u64,
     /// The paths of failures: a tree is walked twice.
     failed_on: HashSet<PathBuf>,
+    attributes: Differences,
+    links: LinkPairs,
 }
 
 impl<'a> Checker<'a> {
@@ -154,6 +167,8 @@ impl<'a> Checker<'a> {
             places: Places::new(),
             failed: 0,
             failed_on: HashSet::new(),
+            attributes: Differences::default(),
+            links: LinkPairs::default(),
         })
     }
 

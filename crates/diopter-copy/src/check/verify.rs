@@ -9,6 +9,7 @@ use std::rc::Rc;
 use diopter::FileRange;
 
 use super::compare::{Halted, Pair};
+use super::metadata::and_also;
 use super::{
     Checker, Difference, DifferenceKind, Opened, check_unchanged, kind_of, open_named, stopped,
 };
@@ -31,8 +32,9 @@ impl Checker<'_> {
     /// Compares two files, striped files, block devices, files inside images or striped objects of
     /// a cluster (`rados:`), or two directories with all that is below them: names, types, content,
     /// and where symbolic links lead. A file is compared with the file of its name if the other is
-    /// a directory. `each` gets the differences, of two files the first one, and the observer the
-    /// failures. Returns the signal that ended it, if any.
+    /// a directory. With [`CheckOptions::metadata`](super::CheckOptions) attributes and hard links
+    /// are compared too. `each` gets the differences, of the content of two files the first one,
+    /// and the observer the failures. Returns the signal that ended it, if any.
     pub fn verify(&mut self, names: [&Path; 2], each: Each<'_>) -> Option<Signal> {
         let done = self.verify_names(names, each);
         self.note(done)
@@ -43,18 +45,24 @@ impl Checker<'_> {
         let opened = (self.open(first)?, self.open(second)?);
         match opened {
             (Named::Dir(first), Named::Dir(second)) => self.verify_trees(first, second, each),
-            (Named::Content(one), Named::Content(other)) => self.verify_files(&one, &other, each),
+            (Named::Content(one), Named::Content(other)) => self.verify_named([&one, &other], each),
             (Named::Content(one), Named::Dir(_)) => {
                 has_local_name(&one, second)?;
                 let other = self.open_in(second, first)?;
-                self.verify_files(&one, &other, each)
+                self.verify_named([&one, &other], each)
             }
             (Named::Dir(_), Named::Content(other)) => {
                 has_local_name(&other, first)?;
                 let one = self.open_in(first, second)?;
-                self.verify_files(&one, &other, each)
+                self.verify_named([&one, &other], each)
             }
         }
+    }
+
+    fn verify_named(&mut self, opened: [&Opened; 2], each: Each<'_>) -> Step<()> {
+        self.check_has_metadata(opened)?;
+        let content = self.verify_files(opened[0], opened[1], each);
+        and_also(content, || self.verify_opened(opened, each))
     }
 
     /// Opens a name of the command line; links are followed.
@@ -186,6 +194,10 @@ impl Checker<'_> {
     }
 
     fn verify_trees(&mut self, first: Rc<Dir>, second: Rc<Dir>, each: Each<'_>) -> Step<()> {
+        let roots = self.verify_roots([&first, &second], each);
+        if let Some(signal) = self.note(roots) {
+            return Err(Stop::Signal(signal));
+        }
         self.walk_both(Rc::clone(&first), Rc::clone(&second), &mut |checker, pair| {
             checker.verify_entry(pair, each)
         })?;
@@ -260,7 +272,20 @@ impl Checker<'_> {
             each(Difference { paths: paths(), kind: DifferenceKind::Kind(kinds) });
             return Ok(());
         }
-        match kinds[0] {
+        let content = self.verify_content(kinds[0], (pair, other), each);
+        let (entries, inodes) = ([pair.entry, pair.other_entry], [pair.inode, other]);
+        and_also(content, || self.verify_metadata(entries, inodes, each))
+    }
+
+    /// Compares what a name of two trees has apart from its metadata. It is of this kind in both.
+    fn verify_content(
+        &mut self,
+        kind: &str,
+        (pair, other): (&Pairing<'_>, &Inode),
+        each: Each<'_>,
+    ) -> Step<()> {
+        let paths = || [pair.entry.path(), pair.other_path()];
+        match kind {
             "file" => {
                 let [one, two] = paths();
                 let first = open_named(&one, pair.inode, Some(pair.entry))?;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 
 use super::{Dir, Entry, Identity, Inode, Name};
@@ -43,6 +44,23 @@ impl Remembered {
             None => open(&self.path)?,
         };
         Ok(Entry { dir, name: self.name.clone() })
+    }
+}
+
+/// Where a name is, for messages. It holds no descriptor, and shares the parts of the path.
+#[derive(Debug)]
+pub struct Location {
+    dir: Rc<Name>,
+    name: OsString,
+}
+
+impl Location {
+    pub fn of(entry: &Entry) -> Location {
+        Location { dir: Rc::clone(&entry.dir.name), name: entry.name.clone() }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join(&self.name)
     }
 }
 
