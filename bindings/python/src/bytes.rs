@@ -1,5 +1,6 @@
 //! New `bytes` objects as memory of reads: no Python code sees one before its read has completed.
 
+use std::ffi::c_int;
 use std::ptr::NonNull;
 
 use diopter::engine::{OwnedBuf, OwnedBufMut};
@@ -8,6 +9,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffer::copy_into;
+
+unsafe extern "C" {
+    /// In the stable ABI since 3.2, and not among the declarations of PyO3.
+    fn _PyBytes_Resize(bytes: *mut *mut ffi::PyObject, size: ffi::Py_ssize_t) -> c_int;
+}
 
 /// A `bytes` object that is being filled.
 #[derive(Debug)]
@@ -45,14 +51,23 @@ impl NewBytes {
         unsafe { copy_into(self.base, self.length, at, bytes) }
     }
 
-    /// Returns the first `count` bytes. Only a short read costs a copy.
+    /// Returns the first `count` bytes, without a copy.
+    ///
+    /// # Errors
+    /// `MemoryError`.
     pub fn finish(self, py: Python<'_>, count: usize) -> PyResult<Bound<'_, PyBytes>> {
         let Some(object) = self.object else { return Ok(PyBytes::new(py, b"")) };
-        let object = object.into_bound(py);
         if count >= self.length {
-            return Ok(object);
+            return Ok(object.into_bound(py));
         }
-        Ok(PyBytes::new(py, &object.as_bytes()[..count]))
+        let size = ffi::Py_ssize_t::try_from(count)?;
+        let mut object = object.into_ptr();
+        // SAFETY: a `bytes` object that no other code has a reference to. The call replaces the
+        // reference, with null if it fails.
+        unsafe { _PyBytes_Resize(&raw mut object, size) };
+        // SAFETY: the reference that the call left, or null with an exception.
+        let object = unsafe { Bound::from_owned_ptr_or_err(py, object) }?;
+        Ok(object.cast_into::<PyBytes>()?)
     }
 }
 
