@@ -1,6 +1,7 @@
 //! `File`: transfers at an offset, with the GIL released. The class of Python's side adds streams
 //! and awaitables.
 
+use std::ffi::CStr;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -11,11 +12,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::abandoned::{Abandoned, AbandonedWrite};
+use crate::arguments::by_name;
 use crate::buffer::{Filled, Taken};
 use crate::bytes::NewBytes;
 use crate::error::{Failure, moved, unsigned};
-use crate::options::{Mode, Settings, of_descriptor, open, path_of};
+use crate::options::{Mode, Settings, name_of, of_descriptor, open, path_of};
 use crate::wait::{Waiter, is_interruptible, is_main_thread};
+
+/// The forms of calls whose numbers are passed by name.
+const READ_AT: &CStr = c"pass the offset by its name: read_at(length, offset=...)";
+const ALLOCATE: &CStr = c"pass offset and length by their names: allocate(offset=..., length=...)";
 
 /// An open file and what belongs to it: also requests in flight have it.
 pub struct Opened {
@@ -163,11 +169,12 @@ impl File {
         shared_writers: bool,
         striped: bool,
         image: bool,
-        sync: Option<String>,
-        route: Option<String>,
+        sync: Option<Bound<'_, PyAny>>,
+        route: Option<Bound<'_, PyAny>>,
     ) -> PyResult<File> {
         let py = path.py();
         let flags = Mode::of(mode)?;
+        let (sync, route) = (name_of(sync.as_ref())?, name_of(route.as_ref())?);
         let settings = Settings { permissions, strict, shared_writers, striped, sync, route };
         let options = settings.options(flags)?;
         let name = path.clone().unbind();
@@ -227,12 +234,16 @@ impl File {
     }
 
     /// Reads up to `length` bytes at `offset`; fewer only at the end of the file.
+    #[pyo3(signature = (length, placed=None, *, offset=None),
+        text_signature = "($self, length, *, offset)")]
     fn read_at<'py>(
         &self,
         py: Python<'py>,
         length: i64,
-        offset: i64,
+        placed: Option<i64>,
+        offset: Option<i64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
+        let offset = by_name(py, offset, placed, READ_AT)?;
         let (length, offset) = (unsigned(length, "length")?, unsigned(offset, "offset")?);
         let length = self.available(py, length, offset)?;
         let request = Request::read(offset, NewBytes::new(py, length)?);
@@ -332,7 +343,19 @@ impl File {
     }
 
     /// Reserves space for a range, without a change of the length.
-    fn allocate(&self, py: Python<'_>, offset: i64, length: i64) -> PyResult<()> {
+    #[pyo3(signature = (first=None, second=None, *, offset=None, length=None),
+        text_signature = "($self, *, offset, length)")]
+    #[allow(clippy::too_many_arguments, reason = "keywords of a Python function")]
+    fn allocate(
+        &self,
+        py: Python<'_>,
+        first: Option<i64>,
+        second: Option<i64>,
+        offset: Option<i64>,
+        length: Option<i64>,
+    ) -> PyResult<()> {
+        let offset = by_name(py, offset, first, ALLOCATE)?;
+        let length = by_name(py, length, second, ALLOCATE)?;
         let (offset, length) = (unsigned(offset, "offset")?, unsigned(length, "length")?);
         let opened = self.opened()?;
         if length == 0 {

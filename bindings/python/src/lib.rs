@@ -15,6 +15,8 @@ pub mod header;
 #[cfg(feature = "python")]
 mod error;
 #[cfg(feature = "python")]
+mod arguments;
+#[cfg(feature = "python")]
 mod interpreter;
 #[cfg(feature = "python")]
 mod buffer;

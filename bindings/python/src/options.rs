@@ -32,6 +32,12 @@ pub struct Settings {
     pub route: Option<String>,
 }
 
+/// Returns a keyword that is one of several names. Any other object becomes a name that
+/// [`Settings::options`] refuses, with those that it knows.
+pub fn name_of(value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<String>> {
+    value.map(|value| Ok(value.str()?.to_string())).transpose()
+}
+
 impl Mode {
     /// Parses a mode: one of `r`, `w`, `x` and `a`, with `+` and `b` as one likes.
     pub fn of(text: &str) -> PyResult<Mode> {

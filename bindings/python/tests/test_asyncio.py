@@ -17,23 +17,39 @@ import pytest
 MIB = 1 << 20
 
 
+async def read_at(file: diopter_io.File, length: int, offset: int) -> bytes:
+    return await file.read_at_async(length, offset=offset)
+
+
+def test_a_call_where_no_loop_runs_is_an_error_at_once(path: pathlib.Path) -> None:
+    with diopter_io.open(path, "w+") as file:
+        for call in [
+            lambda: file.read_at_async(1, offset=0),
+            lambda: file.readinto_at_async(bytearray(1), 0),
+            lambda: file.write_at_async(b"x", 0),
+            file.fsync_async,
+        ]:
+            with pytest.raises(RuntimeError, match="no event loop is running: await this"):
+                call()
+
+
 def test_transfers(path: pathlib.Path) -> None:
     async def run() -> None:
         with diopter_io.open(path, "w+") as file:
             assert await file.write_at_async(b"any offset", 7) == 10
             await file.fsync_async()
             await file.fsync_async(data_only=True)
-            assert await file.read_at_async(6, 11) == b"offset"
-            assert await file.read_at_async(100, 11) == b"offset"
+            assert await file.read_at_async(6, offset=11) == b"offset"
+            assert await file.read_at_async(100, offset=11) == b"offset"
             memory = bytearray(20)
             assert await file.readinto_at_async(memory, 0) == 17
             assert memory == bytes(7) + b"any offset" + bytes(3)
             with pytest.raises(ValueError):
-                await file.read_at_async(1, -1)
+                await file.read_at_async(1, offset=-1)
             with pytest.raises(BufferError):
                 await file.readinto_at_async(b"", 0)
         with pytest.raises(ValueError, match="closed file"):
-            await file.read_at_async(1, 0)
+            await file.read_at_async(1, offset=0)
         with diopter_io.open(path) as file, pytest.raises(OSError) as raised:
             await file.write_at_async(b"x", 3)
         found = diopter_io.outcome(raised.value)
@@ -50,7 +66,7 @@ def test_many_requests_at_once(path: pathlib.Path, content: Callable[[int], byte
     async def run() -> None:
         with diopter_io.open(path) as file:
             offsets = [4097 * n for n in range(1000)]
-            parts = await asyncio.gather(*(file.read_at_async(100, at) for at in offsets))
+            parts = await asyncio.gather(*(file.read_at_async(100, offset=at) for at in offsets))
             assert parts == [expected[at : at + 100] for at in offsets]
 
     try:
@@ -72,11 +88,11 @@ def test_requests_complete_where_no_signal_comes(
     async def run() -> None:
         loop = asyncio.get_running_loop()
         with diopter_io.open(path, "r+") as file:
-            assert await file.read_at_async(1, 0) != b""
+            assert await file.read_at_async(1, offset=0) != b""
             # As where the write to the eventfd is refused.
             assert loop.remove_reader(diopter_io._asyncio._drivers[loop].descriptor)
             for _ in range(3):
-                reads = [file.read_at_async(MIB, at * 4096) for at in range(64)]
+                reads = [file.read_at_async(MIB, offset=at * 4096) for at in range(64)]
                 await asyncio.wait_for(asyncio.gather(*reads), 60)
             await asyncio.wait_for(file.fsync_async(), 60)
 
@@ -90,7 +106,7 @@ def test_a_thousand_tasks(path: pathlib.Path, content: Callable[[int], bytes]) -
         at = i * 4096 + i % 7
         mine = os.urandom(3000)
         assert await file.write_at_async(mine, at) == 3000
-        assert await file.read_at_async(3000, at) == mine
+        assert await file.read_at_async(3000, offset=at) == mine
         data[at : at + 3000] = mine
 
     async def run() -> None:
@@ -114,7 +130,7 @@ def test_eight_threads_with_loops_and_blocking_calls(
     async def reads(file: diopter_io.File, number: int) -> None:
         async def one(i: int) -> None:
             at = (number * 997 + i * 4099) % (7 * MIB)
-            assert await file.read_at_async(5000, at) == data[at : at + 5000]
+            assert await file.read_at_async(5000, offset=at) == data[at : at + 5000]
 
         await asyncio.gather(*(one(i) for i in range(250)))
 
@@ -124,7 +140,7 @@ def test_eight_threads_with_loops_and_blocking_calls(
                 asyncio.run(reads(file, number))
             for i in range(200):
                 at = (number * 7919 + i * 65_537) % (7 * MIB)
-                assert file.read_at(9000, at) == data[at : at + 9000]
+                assert file.read_at(9000, offset=at) == data[at : at + 9000]
         except BaseException as error:  # noqa: BLE001
             failed.append(error)
 
@@ -176,7 +192,7 @@ def test_a_cancelled_read_lets_its_memory_go(
                 except BufferError:
                     await asyncio.sleep(0.001)
             assert memory == b""
-            assert await file.read_at_async(10, 0)
+            assert await file.read_at_async(10, offset=0)
 
     asyncio.run(run())
 
@@ -278,10 +294,10 @@ def test_timeouts(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
             for _ in range(20):
                 try:
                     async with asyncio.timeout(0.001):
-                        assert await file.read_at_async(32 * MIB, 0) == data
+                        assert await file.read_at_async(32 * MIB, offset=0) == data
                 except TimeoutError:
                     pass
-            assert await file.read_at_async(100, 5) == data[5:105]
+            assert await file.read_at_async(100, offset=5) == data[5:105]
 
     asyncio.run(run())
 
@@ -294,12 +310,18 @@ def test_a_loop_that_is_closed_with_requests_in_flight(
     started = time.monotonic()
     with diopter_io.open(path, "r+") as file:
         loop = asyncio.new_event_loop()
-        read = loop.create_task(file.readinto_at_async(memory, 0))
-        write = loop.create_task(file.write_at_async(data, 16 * MIB))
+
+        async def reads() -> None:
+            await file.readinto_at_async(memory, 0)
+
+        async def writes() -> None:
+            await file.write_at_async(data, 16 * MIB)
+
+        read, write = loop.create_task(reads()), loop.create_task(writes())
         loop.call_soon(lambda: loop.call_soon(loop.call_soon, loop.stop))
         loop.run_forever()
         loop.close()
-        pending = file.read_at_async(1, 0)
+        pending = read_at(file, 1, 0)
         with pytest.raises(RuntimeError):
             loop.run_until_complete(pending)
         pending.close()
@@ -307,11 +329,11 @@ def test_a_loop_that_is_closed_with_requests_in_flight(
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         del read, write, task
         # Another loop works, and closes the engine of the closed one: the write is finished.
-        assert asyncio.run(file.read_at_async(100, 7)) == data[7:107]
+        assert asyncio.run(read_at(file, 100, 7)) == data[7:107]
         del loop
         gc.collect()
         memory.clear()
-        assert file.read_at(16 * MIB, 16 * MIB) == data
+        assert file.read_at(16 * MIB, offset=16 * MIB) == data
     assert time.monotonic() - started < 10
 
 
@@ -324,12 +346,12 @@ def test_a_loop_that_moves_to_another_thread(
 
     def run() -> None:
         try:
-            found.append(loop.run_until_complete(file.read_at_async(10, 0)))
+            found.append(loop.run_until_complete(read_at(file, 10, 0)))
         except RuntimeError as error:
             found.append(str(error))
 
     with diopter_io.open(path) as file:
-        assert loop.run_until_complete(file.read_at_async(10, 0)) == data[:10]
+        assert loop.run_until_complete(read_at(file, 10, 0)) == data[:10]
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()

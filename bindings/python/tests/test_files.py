@@ -21,10 +21,10 @@ MIB = 1 << 20
 def test_any_offset_and_any_length(path: pathlib.Path) -> None:
     with diopter_io.open(path, "w+") as file:
         assert file.write_at(b"any offset, any length", 7) == 22
-        assert file.read_at(6, 11) == b"offset"
-        assert file.read_at(100, 24) == b"ength"
-        assert file.read_at(1 << 60, 29) == b""
-        assert file.read_at(0, 0) == b""
+        assert file.read_at(6, offset=11) == b"offset"
+        assert file.read_at(100, offset=24) == b"ength"
+        assert file.read_at(1 << 60, offset=29) == b""
+        assert file.read_at(0, offset=0) == b""
         assert file.size == 29
     assert path.read_bytes() == bytes(7) + b"any offset, any length"
 
@@ -37,7 +37,7 @@ def test_what_is_written_is_read(path: pathlib.Path, offset: int, length: int) -
         assert file.write_at(data, offset) == length
         file.fsync()
         file.fsync(data_only=True)
-        assert file.read_at(length + 10, offset) == data
+        assert file.read_at(length + 10, offset=offset) == data
         memory = bytearray(length + 3)
         assert file.readinto_at(memory, offset) == length
         assert memory == data + bytes(3)
@@ -95,15 +95,15 @@ def test_arguments_that_are_refused(path: pathlib.Path, content: Callable[[int],
     data = content(4096)
     with diopter_io.open(path, "r+") as file:
         for call in [
-            lambda: file.read_at(1, -1),
-            lambda: file.read_at(-1, 0),
+            lambda: file.read_at(1, offset=-1),
+            lambda: file.read_at(-1, offset=0),
             lambda: file.readinto_at(bytearray(1), -1),
             lambda: file.write_at(b"x", -1),
             lambda: file.readv([bytearray(1)], -1),
             lambda: file.read_ranges([(0, 1), (-1, 1)]),
             lambda: file.truncate(-1),
-            lambda: file.allocate(-1, 1),
-            lambda: file.allocate(0, 0),
+            lambda: file.allocate(offset=-1, length=1),
+            lambda: file.allocate(offset=0, length=0),
             lambda: file.reader(-1),
             lambda: file.writer(-1),
         ]:
@@ -111,7 +111,7 @@ def test_arguments_that_are_refused(path: pathlib.Path, content: Callable[[int],
                 call()
         for offset in [1 << 63, 1 << 200]:
             with pytest.raises(OverflowError):
-                file.read_at(1, offset)
+                file.read_at(1, offset=offset)
         with pytest.raises(OSError) as raised:
             file.write_at(b"xy", (1 << 63) - 2)
         assert raised.value.errno == errno.EFBIG
@@ -125,14 +125,14 @@ def test_a_closed_file_refuses_everything(path: pathlib.Path) -> None:
     file.close()
     assert file.closed
     for call in [
-        lambda: file.read_at(1, 0),
+        lambda: file.read_at(1, offset=0),
         lambda: file.readinto_at(bytearray(1), 0),
         lambda: file.write_at(b"x", 0),
         lambda: file.readv([bytearray(1)], 0),
         lambda: file.read_ranges([(0, 1)]),
         file.fsync,
         lambda: file.truncate(0),
-        lambda: file.allocate(0, 1),
+        lambda: file.allocate(offset=0, length=1),
         lambda: file.size,
         file.fileno,
         file.readable,
@@ -159,13 +159,13 @@ def test_modes(path: pathlib.Path) -> None:
     with diopter_io.open(path, "xb") as file:
         file.write_at(b"first", 0)
         with pytest.raises(OSError) as raised:
-            file.read_at(1, 0)
+            file.read_at(1, offset=0)
         assert raised.value.errno == errno.EBADF
     with pytest.raises(FileExistsError):
         diopter_io.open(path, "x")
     with diopter_io.open(path, "a+") as file:
         assert file.write_at(b", second", 0) == 8
-        assert file.read_at(100, 0) == b"first, second"
+        assert file.read_at(100, offset=0) == b"first, second"
     with diopter_io.open(path) as file:
         with pytest.raises(OSError) as raised:
             file.write_at(b"x", 0)
@@ -180,11 +180,11 @@ def test_a_path_of_any_kind_and_a_descriptor(
     data = content(5000)
     for name in [path, str(path), os.fsencode(path)]:
         with diopter_io.open(name) as file:
-            assert file.read_at(5000, 0) == data
+            assert file.read_at(5000, offset=0) == data
             assert file.name == name
     with path.open("rb") as plain:
         with diopter_io.open(plain.fileno()) as file:
-            assert file.read_at(5000, 0) == data
+            assert file.read_at(5000, offset=0) == data
         assert plain.read() == data, "the descriptor stays open"
     with pytest.raises(OSError) as raised:
         diopter_io.open(12345)
@@ -195,11 +195,11 @@ def test_a_path_of_any_kind_and_a_descriptor(
 
 def test_truncate_and_allocate(path: pathlib.Path) -> None:
     with diopter_io.open(path, "w+") as file:
-        file.allocate(0, MIB)
+        file.allocate(offset=0, length=MIB)
         assert file.size == 0
         assert path.stat().st_blocks >= MIB // 512
         file.truncate(10_000)
-        assert file.read_at(20_000, 0) == bytes(10_000)
+        assert file.read_at(20_000, offset=0) == bytes(10_000)
 
 
 def test_several_buffers_and_ranges(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
@@ -260,7 +260,7 @@ def test_ranges_from_buffers(path: pathlib.Path, content: Callable[[int], bytes]
         for at, piece in pieces:
             data[at : at + len(piece)] = piece
         assert file.size == len(data)
-        assert file.read_at(len(data), 0) == data
+        assert file.read_at(len(data), offset=0) == data
         growing.append(1)  # no export is left
         file.write_ranges([])
         with pytest.raises(ValueError):
@@ -365,12 +365,12 @@ def test_tools(path: pathlib.Path, content: Callable[[int], bytes]) -> None:
     found = diopter_io.probe(path)
     assert found["kind"] == "file"
     assert found["size"] == 100_001
-    plan = diopter_io.explain(path, "read", 0, 100_000)
+    plan = diopter_io.explain(path, "read", offset=0, length=100_000)
     assert sum(bio["length"] for bio in plan["bios"]) >= 100_000
     with pytest.raises(FileNotFoundError):
         diopter_io.probe(path.with_name("missing"))
     with pytest.raises(ValueError):
-        diopter_io.explain(path, "scan", 0, 1)  # type: ignore[arg-type]
+        diopter_io.explain(path, "scan", offset=0, length=1)  # type: ignore[arg-type]
 
 
 def test_striped_files(directory: pathlib.Path) -> None:
@@ -387,7 +387,7 @@ def test_striped_files(directory: pathlib.Path) -> None:
     data = os.urandom(MIB + 17)
     with diopter_io.open(manifest, "r+", striped=True) as file:
         file.write_at(data, 5)
-        assert file.read_at(2 * MIB, 5) == data
+        assert file.read_at(2 * MIB, offset=5) == data
         assert len(file.read_ranges([(5, 100), (MIB, 100)])) == 2
     with pytest.raises(FileExistsError):
         diopter_io.stripe_create(manifest, objects)

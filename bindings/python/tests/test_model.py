@@ -102,7 +102,7 @@ class Machine(RuleBasedStateMachine):
     @rule(at=SIZES, length=SIZES)
     def read_at(self, at: int, length: int) -> None:
         self.seen()
-        assert self.file.read_at(length, at) == self.model[at : at + length]
+        assert self.file.read_at(length, offset=at) == self.model[at : at + length]
 
     @rule(at=SIZES, length=SIZES, shift=st.integers(0, 600))
     def readinto_at(self, at: int, length: int, shift: int) -> None:
@@ -137,7 +137,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(at=SIZES, length=st.integers(1, 100_000))
     def allocate(self, at: int, length: int) -> None:
-        self.file.allocate(at, length)
+        self.file.allocate(offset=at, length=length)
 
     @rule(data_only=st.booleans())
     def fsync(self, data_only: bool) -> None:
@@ -206,7 +206,7 @@ class Machine(RuleBasedStateMachine):
             assert counts == lengths
             await self.file.fsync_async()
             found = await asyncio.gather(
-                *(self.file.read_at_async(len(data), place) for data, place in pairs)
+                *(self.file.read_at_async(len(data), offset=place) for data, place in pairs)
             )
             assert found == datas
 
@@ -219,14 +219,14 @@ class Machine(RuleBasedStateMachine):
         self.seen()
 
         async def run() -> bytes:
-            task = asyncio.create_task(self.file.read_at_async(length, at))
+            task = asyncio.create_task(self.file.read_at_async(length, offset=at))
             await asyncio.sleep(0)
             task.cancel()
             try:
                 await task
             except asyncio.CancelledError:
                 pass
-            return await self.file.read_at_async(length, at)
+            return await self.file.read_at_async(length, offset=at)
 
         assert self.loop.run_until_complete(run()) == self.model[at : at + length]
 

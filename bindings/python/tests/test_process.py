@@ -45,7 +45,7 @@ READS_WHAT_IS_CACHED = """
                 return int(line.split()[1])
     before = device()
     with diopter_io.open(path, route=route) as file:
-        assert file.read_at(1 << 20, 4096) == data[4096 : 4096 + (1 << 20)]
+        assert file.read_at(1 << 20, offset=4096) == data[4096 : 4096 + (1 << 20)]
         assert file.read_ranges([(100, 5000), (1 << 20, 8192)]) == [
             data[100:5100], data[1 << 20 : (1 << 20) + 8192]
         ]
@@ -62,7 +62,7 @@ READS_WHAT_IS_CACHED = """
     with files.open(path) as file:
         assert file.read() == data
     with open(path, "rb") as given:
-        assert diopter_io.open(given.fileno(), route=route).read_at(1 << 20, 0) == data[: 1 << 20]
+        assert diopter_io.open(given.fileno(), route=route).read_at(1 << 20, offset=0) == data[: 1 << 20]
     print(device() - before)
 """
 
@@ -124,19 +124,21 @@ def test_a_child_of_fork_uses_its_parents_files(
         path = sys.argv[1]
         data = open(path, "rb").read()
         file = diopter_io.open(path, "r+")
+        async def read_at(length, offset):
+            return await file.read_at_async(length, offset=offset)
         reader = file.reader()
         assert reader.read(300_000) == data[:300_000]
-        assert asyncio.run(file.read_at_async(100, 3)) == data[3:103]
+        assert asyncio.run(read_at(100, 3)) == data[3:103]
         writer = file.writer(len(data))
         writer.write(b"parent")
         child = os.fork()
         if child == 0:
             started = time.monotonic()
-            assert file.read_at(5000, 7) == data[7:5007]
-            assert file.read_at(8 << 20, 0) == data
+            assert file.read_at(5000, offset=7) == data[7:5007]
+            assert file.read_at(8 << 20, offset=0) == data
             assert file.read_ranges([(1, 10), (5000, 10)]) == [data[1:11], data[5000:5010]]
             assert reader.read(5_000_000) == data[300_000:5_300_000]
-            assert asyncio.run(file.read_at_async(100, 3)) == data[3:103]
+            assert asyncio.run(read_at(100, 3)) == data[3:103]
             # The bytes of a stream are the parent's: the child writes none of them.
             for call in (lambda: writer.write(b"child"), writer.flush):
                 try:
@@ -152,10 +154,10 @@ def test_a_child_of_fork_uses_its_parents_files(
             assert time.monotonic() - started < 5
             os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        assert file.read_at(5, 0) == b"child"
+        assert file.read_at(5, offset=0) == b"child"
         writer.close()
-        assert file.read_at(100, len(data)) == b"parent"
-        assert asyncio.run(file.read_at_async(5, 0)) == b"child"
+        assert file.read_at(100, offset=len(data)) == b"parent"
+        assert asyncio.run(read_at(5, 0)) == b"child"
         print("fine")
         """,
         path,
@@ -172,7 +174,7 @@ def test_a_fork_with_requests_in_flight_fails_them_in_the_child(
         import asyncio, errno, os, sys, time, diopter_io
         file = diopter_io.open(sys.argv[1])
         async def main():
-            task = asyncio.create_task(file.read_at_async(8 << 20, 0))
+            task = asyncio.create_task(file.read_at_async(8 << 20, offset=0))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             child = os.fork()
@@ -203,7 +205,7 @@ def test_a_child_of_fork_that_ends_its_loop_prints_nothing(
         import asyncio, os, sys, diopter_io
         file = diopter_io.open(sys.argv[1])
         async def main():
-            task = asyncio.create_task(file.read_at_async(8 << 20, 0))
+            task = asyncio.create_task(file.read_at_async(8 << 20, offset=0))
             await asyncio.sleep(0)
             # A turn of the engine is scheduled for the task that has just asked.
             child = os.fork()
@@ -236,7 +238,7 @@ def test_an_interpreter_ends_with_a_loop_that_is_not_closed(
                 return file.readinto_at_async(bytearray(1 << 20), i << 20)
             if sys.argv[2] == "write":
                 return file.write_at_async(bytes(1 << 20), i << 20)
-            return file.read_at_async(1 << 20, i << 20)
+            return file.read_at_async(1 << 20, offset=i << 20)
         async def main():
             tasks = [asyncio.ensure_future(request(i)) for i in range(64)]
             await asyncio.sleep(0)
@@ -319,7 +321,7 @@ while True:
     except BufferError:
         assert time.monotonic() < deadline, "the export stays"
         time.sleep(0.01)
-assert len(file.read_at(100, 0)) == 100
+assert len(file.read_at(100, offset=0)) == 100
 file.fsync()
 """
 
@@ -408,7 +410,7 @@ def test_a_disk_that_becomes_full_ends_a_stream(small_disk: pathlib.Path) -> Non
         assert all(before[1] == after[0] for before, after in zip(ranges, ranges[1:]))
         for start, end in found.done:
             first = data[(start - 5) % len(data) :][:1000]
-            assert file.read_at(min(end - start, len(first)), start) == first
+            assert file.read_at(min(end - start, len(first)), offset=start) == first
         # It is raised once, and nothing more is written, also where there is room.
         file.truncate(0)
         for call in [lambda: writer.write(b"x"), writer.flush]:
@@ -462,10 +464,10 @@ def test_threads_are_not_left_behind(path: pathlib.Path, content: Callable[[int]
         import asyncio, sys, threading, diopter_io
         file = diopter_io.open(sys.argv[1])
         async def main():
-            asyncio.create_task(file.read_at_async(4 << 20, 0))
+            asyncio.create_task(file.read_at_async(4 << 20, offset=0))
             await asyncio.sleep(0)
         asyncio.run(main())
-        thread = threading.Thread(target=file.read_at, args=(4 << 20, 0), daemon=True)
+        thread = threading.Thread(target=file.readinto_at, args=(bytearray(4 << 20), 0), daemon=True)
         thread.start()
         reader = file.reader()
         reader.read(1 << 20)

@@ -128,7 +128,7 @@ def test_streams_are_those_of_the_standard_library(path: pathlib.Path) -> None:
             assert buffered.read() == b"e 19999\n"
         with io.BufferedWriter(file.writer(3), 5000) as out:
             out.write(b"X" * 6000)
-        assert file.read_at(4, 2) == b"nXXX"
+        assert file.read_at(4, offset=2) == b"nXXX"
 
 
 def test_a_writer_collects_and_flushes(path: pathlib.Path) -> None:
@@ -157,7 +157,7 @@ def test_a_writer_truncates_after_what_it_took(path: pathlib.Path) -> None:
         assert file.size == 4
         writer.write(b"ab")
         assert writer.truncate() == 12
-        assert file.read_at(20, 0) == b"0123" + bytes(6) + b"ab"
+        assert file.read_at(20, offset=0) == b"0123" + bytes(6) + b"ab"
 
 
 def test_a_writer_that_is_dropped_writes(path: pathlib.Path) -> None:
@@ -166,11 +166,11 @@ def test_a_writer_that_is_dropped_writes(path: pathlib.Path) -> None:
         writer.write(b"abc")
         del writer
         gc.collect()
-        assert file.read_at(10, 0) == b"abc"
+        assert file.read_at(10, offset=0) == b"abc"
         stream = diopter_io._native.WriteBehind(file, 3)
         stream.write(b"def")
         del stream
-        assert file.read_at(10, 0) == b"abcdef"
+        assert file.read_at(10, offset=0) == b"abcdef"
 
 
 def test_a_writer_outlives_its_file(path: pathlib.Path) -> None:

@@ -29,12 +29,12 @@ def transfers(directory: pathlib.Path, backend: str) -> None:
         memory = bytearray(len(data) + 5)
         assert file.readinto_at(memory, 13) == len(data)
         assert memory[:-5] == data
-        assert file.read_at(1 << 20, 13) == data
+        assert file.read_at(1 << 20, offset=13) == data
         assert file.readv([bytearray(5000), bytearray(70_000)], 100) == 75_000
         found = file.read_ranges([(13 + i * 1000, 999) for i in range(50)])
         assert found == [data[i * 1000 : i * 1000 + 999] for i in range(50)]
         file.write_at(bytes(3 << 20), 1 << 20)
-        assert file.read_at(3 << 20, 1 << 20) == bytes(3 << 20)
+        assert file.read_at(3 << 20, offset=1 << 20) == bytes(3 << 20)
         with file.reader(13) as reader:
             assert reader.read(len(data)) == data
         with file.writer(7) as writer:
@@ -50,7 +50,7 @@ def transfers(directory: pathlib.Path, backend: str) -> None:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             task.cancel()
-            reads = (file.read_at_async(5001, i * 7001) for i in range(40))
+            reads = (file.read_at_async(5001, offset=i * 7001) for i in range(40))
             assert await asyncio.gather(*reads) == [data[:5001]] * 40
             await file.fsync_async()
 

@@ -3,7 +3,7 @@
 >>> import diopter_io
 >>> with diopter_io.open("data.bin", "w+") as file:
 ...     file.write_at(b"any offset, any length", 7)
-...     file.read_at(6, 11)
+...     file.read_at(6, offset=11)
 22
 b'offset'
 """

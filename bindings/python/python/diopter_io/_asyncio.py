@@ -9,6 +9,7 @@ import errno
 import os
 import threading
 import weakref
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import _native
@@ -104,18 +105,33 @@ def _driver(loop: asyncio.AbstractEventLoop) -> _Driver:
 
 
 @overload
-async def submit(
+def submit(
     file: _native.File, what: Literal["read-bytes"], argument: int, offset: int
-) -> bytes: ...
+) -> Coroutine[Any, Any, bytes]: ...
 @overload
-async def submit(
+def submit(
     file: _native.File, what: Literal["read", "write"], argument: Buffer, offset: int
-) -> int: ...
+) -> Coroutine[Any, Any, int]: ...
 @overload
-async def submit(
+def submit(
     file: _native.File, what: Literal["sync", "sync-data"], argument: None, offset: int
-) -> None: ...
-async def submit(file: _native.File, what: str, argument: Any, offset: int) -> Any:
+) -> Coroutine[Any, Any, None]: ...
+def submit(
+    file: _native.File, what: str, argument: Any, offset: int
+) -> Coroutine[Any, Any, Any]:
+    """Return a coroutine that serves one request on the running loop.
+
+    Raises ``RuntimeError`` at once where no loop runs: a coroutine that no code awaits does nothing.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        why = "no event loop is running: await this in a coroutine, or use the blocking call"
+        raise RuntimeError(why) from None
+    return _serve(file, what, argument, offset)
+
+
+async def _serve(file: _native.File, what: str, argument: Any, offset: int) -> Any:
     """Serve one request on the running loop."""
     loop = asyncio.get_running_loop()
     driver = _driver(loop)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native
+from ._arguments import by_name
 from ._asyncio import submit
 
 if TYPE_CHECKING:
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 #: Bytes of a read that asks for "all".
 READ_BYTES = 8 << 20
 
+#: What has the methods of a stream, which a file lacks: it has no position.
+_STREAMS = {
+    **dict.fromkeys(["read", "readinto", "readline", "readlines", "peek"], "reader()"),
+    **dict.fromkeys(["write", "writelines", "flush"], "writer()"),
+    **dict.fromkeys(["seek", "tell"], "reader() or writer()"),
+}
+
 
 class File(_native.File):
     """A file that is open for direct I/O, at any offset, with any length, from any memory.
@@ -28,6 +36,14 @@ class File(_native.File):
     """
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            what = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in _STREAMS:
+                what += f": a file has no position; call it on {_STREAMS[name]}"
+            raise AttributeError(what, name=name, obj=self)
 
     def __enter__(self) -> Self:
         if self.closed:
@@ -82,21 +98,22 @@ class File(_native.File):
         """Return a stream that writes from ``offset`` on, with writes in flight behind its caller."""
         return Writer(self, offset)
 
-    async def read_at_async(self, length: int, offset: int) -> bytes:
+    @by_name(2, "read_at_async(length, offset=...)", "offset")
+    def read_at_async(self, length: int, *, offset: int) -> Coroutine[Any, Any, bytes]:
         """``read_at`` on the running event loop."""
-        return await submit(self, "read-bytes", length, offset)
+        return submit(self, "read-bytes", length, offset)
 
-    async def readinto_at_async(self, buffer: Buffer, offset: int) -> int:
+    def readinto_at_async(self, buffer: Buffer, offset: int) -> Coroutine[Any, Any, int]:
         """``readinto_at`` on the running event loop. ``buffer`` stays exported meanwhile."""
-        return await submit(self, "read", buffer, offset)
+        return submit(self, "read", buffer, offset)
 
-    async def write_at_async(self, buffer: Buffer, offset: int) -> int:
+    def write_at_async(self, buffer: Buffer, offset: int) -> Coroutine[Any, Any, int]:
         """``write_at`` on the running event loop. ``buffer`` stays exported meanwhile."""
-        return await submit(self, "write", buffer, offset)
+        return submit(self, "write", buffer, offset)
 
-    async def fsync_async(self, *, data_only: bool = False) -> None:
+    def fsync_async(self, *, data_only: bool = False) -> Coroutine[Any, Any, None]:
         """``fsync`` on the running event loop."""
-        await submit(self, "sync-data" if data_only else "sync", None, 0)
+        return submit(self, "sync-data" if data_only else "sync", None, 0)
 
 
 def open(  # noqa: A001

@@ -99,12 +99,12 @@ class _Tensor:
 
 def _header(file: _native.File) -> list[_Tensor]:
     size = file.size
-    first = file.read_at(min(FIRST_BYTES, size), 0)
+    first = file.read_at(min(FIRST_BYTES, size), offset=0)
     length = _native.safetensors_header_length(first[:PREFIX_BYTES], size)
     data = PREFIX_BYTES + length
     header = first[PREFIX_BYTES:data]
     if len(header) < length:
-        header += file.read_at(length - len(header), PREFIX_BYTES + len(header))
+        header += file.read_at(length - len(header), offset=PREFIX_BYTES + len(header))
     tensors, _metadata = _native.safetensors_parse(header, size - data)
     return [_Tensor(fields, data) for fields in tensors]
 

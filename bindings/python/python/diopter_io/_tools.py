@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native
+from ._arguments import by_name
 
 if TYPE_CHECKING:
     from ._types import Path
@@ -72,6 +73,8 @@ def stripe_create(
 
     ``open`` with ``striped=True`` opens it.
     """
+    if isinstance(objects, (str, bytes)):
+        raise TypeError("objects is one path: pass a list of them")
     _native.stripe_create(path, list(objects), stripe_size=stripe_size, size=size)
 
 
@@ -84,12 +87,13 @@ def probe(path: Path) -> dict[str, Any]:
     return found
 
 
+@by_name(2, "explain(path, op, offset=..., length=...)", "offset", "length")
 def explain(
     path: Path,
     op: Literal["read", "write"],
+    *,
     offset: int,
     length: int,
-    *,
     address: int = 0,
     striped: bool = False,
     image: bool = False,

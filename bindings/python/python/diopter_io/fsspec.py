@@ -74,11 +74,11 @@ class _DioReader(Reader):
     def _fetch(self, length: int, at: int) -> bytes:
         if self._sought() is None:
             return super()._fetch(length, at)
-        return self._file.read_at(length, at)
+        return self._file.read_at(length, offset=at)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         """Read a range, for the caches of fsspec."""
-        return self._file.read_at(max(0, end - start), start)
+        return self._file.read_at(max(0, end - start), offset=start)
 
     def close(self) -> None:
         super().close()
@@ -179,7 +179,7 @@ class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
     ) -> bytes:
         with _open(self._strip_protocol(path), route=self.route) as file:
             at, stop = _bounds(start, end, file.size)
-            return file.read_at(stop - at, at)
+            return file.read_at(stop - at, offset=at)
 
     def cat_ranges(
         self,
