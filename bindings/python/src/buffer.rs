@@ -1,29 +1,41 @@
-//! Memory of Python objects for requests: any object with the buffer protocol. An export keeps the
-//! object from being resized or freed until it is dropped.
+//! Memory of Python objects for requests: any object with the buffer protocol, and tensors of the
+//! host that have DLPack alone. An export keeps the object from being resized or freed until it is
+//! dropped.
 
 use std::ptr::NonNull;
 
 use diopter::engine::{OwnedBuf, OwnedBufMut};
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
+use crate::dlpack::HostTensor;
 use crate::interpreter::release_soon;
 
-/// An export of a memoryview of an object. While it exists, Python code that finds the memoryview,
-/// as `gc` does, cannot release it. An object of Python, because the interpreter drops it with the
-/// GIL.
+/// The owner of exported bytes, which stay where they are. An object of Python, because the
+/// interpreter drops it with the GIL.
 #[pyclass(frozen, module = "diopter_io._native")]
-struct Held(Box<ffi::Py_buffer>);
+struct Held {
+    _memory: Memory,
+}
 
-// SAFETY: the description is written when it is made, and read when it is dropped, with the GIL
-// or, without one, by the last owner.
+enum Memory {
+    View(#[expect(dead_code, reason = "its drop releases the view")] View),
+    Tensor(#[expect(dead_code, reason = "its drop releases the tensor")] HostTensor),
+}
+
+/// An export of a memoryview of an object. While it exists, Python code that finds the memoryview,
+/// as `gc` does, cannot release it.
+struct View(Box<ffi::Py_buffer>);
+
+// SAFETY: view and tensor are written when they are made, and read when they are dropped, with the
+// GIL or, without one, by the last owner.
 unsafe impl Send for Held {}
 // SAFETY: as above; nothing reads it in between.
 unsafe impl Sync for Held {}
 
-impl Drop for Held {
+impl Drop for View {
     fn drop(&mut self) {
         // SAFETY: `PyObject_GetBuffer` filled it, and it has its address since. The interpreter
         // drops objects with the GIL.
@@ -49,19 +61,34 @@ impl Export {
     /// Exports the bytes of `object`, for writing if `is_writable`.
     ///
     /// # Errors
-    /// `TypeError` without the buffer protocol, `BufferError` for bytes that are not contiguous, or
-    /// read-only and to be written.
+    /// `TypeError` without the buffer protocol and without DLPack, `BufferError` for bytes that are
+    /// not contiguous, or read-only and to be written, or on another device.
     fn of(object: &Bound<'_, PyAny>, is_writable: bool) -> PyResult<Export> {
-        let view = PyMemoryView::from(object)?;
+        let py = object.py();
+        match PyMemoryView::from(object) {
+            Ok(view) => Export::of_view(&view, is_writable),
+            Err(error)
+                if error.is_instance_of::<PyTypeError>(py) && object.hasattr("__dlpack__")? =>
+            {
+                let tensor = HostTensor::of(object, is_writable)?;
+                let (base, length) = (tensor.base, tensor.length);
+                let held = Py::new(py, Held { _memory: Memory::Tensor(tensor) })?;
+                Ok(Export { held: Some(held), base, length })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn of_view(view: &Bound<'_, PyMemoryView>, is_writable: bool) -> PyResult<Export> {
         let flags = if is_writable { ffi::PyBUF_WRITABLE } else { ffi::PyBUF_SIMPLE };
         let mut buffer = Box::new(ffi::Py_buffer::new());
         // SAFETY: `view` is an object, and `buffer` takes the description; the GIL is held.
         let code = unsafe { ffi::PyObject_GetBuffer(view.as_ptr(), &raw mut *buffer, flags) };
         if code != 0 {
-            return Err(PyErr::fetch(object.py()));
+            return Err(PyErr::fetch(view.py()));
         }
         let (base, length) = (NonNull::new(buffer.buf.cast::<u8>()), buffer.len);
-        let held = Py::new(object.py(), Held(buffer))?;
+        let held = Py::new(view.py(), Held { _memory: Memory::View(View(buffer)) })?;
         let length = usize::try_from(length)
             .map_err(|_| PyBufferError::new_err("the length of the buffer is negative"))?;
         let base = base.filter(|_| length > 0).unwrap_or(NonNull::dangling());

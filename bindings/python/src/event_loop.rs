@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use diopter::engine::AnyBuf;
 use diopter::{AdmitErrorKind, Engine, FinishedRequest, Refused, Request, RequestId, RequestOp};
 use diopter_os::fork;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -187,8 +188,8 @@ impl LoopEngine {
         self.0.with(|state| Ok(state.is_lost))
     }
 
-    /// Queues a request for the next turn; returns its number. `what` is `read`, with a length or a
-    /// buffer, `write` with a buffer, `sync` or `sync-data`.
+    /// Queues a request for the next turn; returns its number, and the bytes of its memory. `what`
+    /// is `read-bytes` with a length, `read` or `write` with a buffer, `sync` or `sync-data`.
     #[allow(clippy::too_many_arguments, reason = "arguments of a Python method")]
     fn submit(
         &self,
@@ -197,7 +198,7 @@ impl LoopEngine {
         argument: &Bound<'_, PyAny>,
         offset: i64,
         future: Py<PyAny>,
-    ) -> PyResult<u64> {
+    ) -> PyResult<(u64, usize)> {
         let (py, file) = (file.py(), file.get());
         let (opened, offset) = (file.opened()?, unsigned(offset, "offset")?);
         let (request, returns) = match what {
@@ -213,13 +214,13 @@ impl LoopEngine {
             other => return Err(PyValueError::new_err(format!("invalid operation `{other}`"))),
         };
         let number = next_number();
+        let length = request.memory.as_ref().map_or(0, AnyBuf::len);
         let entry = Entry { opened, returns, future: Some(future), id: None };
         self.0.with(|state| {
             state.entries.insert(number, entry);
             state.waiting.push_back((number, request));
-            Ok(number)
-        })?;
-        Ok(number)
+            Ok((number, length))
+        })
     }
 
     /// Cancels a request whose task was cancelled, as `docs/async.md` says: a read, and a write

@@ -3,7 +3,8 @@
 //!
 //! # Safety
 //!
-//! Unsafe code is in `interpreter.rs`, `buffer.rs`, `bytes.rs`, `memory.rs` and `wait.rs` alone.
+//! Unsafe code is in `interpreter.rs`, `dlpack.rs`, `buffer.rs`, `bytes.rs`, `memory.rs`,
+//! `options.rs` and `wait.rs` alone.
 //! Memory of a request is that of a Python object: it stays exported, and the object referenced,
 //! until the engine returns the request. Other threads of Python may change the bytes in the
 //! meantime, as during `os.preadv`; the bytes that move are then undefined, and nothing else is.
@@ -18,6 +19,8 @@ mod error;
 mod arguments;
 #[cfg(feature = "python")]
 mod interpreter;
+#[cfg(feature = "python")]
+mod dlpack;
 #[cfg(feature = "python")]
 mod buffer;
 #[cfg(feature = "python")]

@@ -1,12 +1,14 @@
-//! `Buffer`: page-aligned memory with the buffer protocol, in huge pages where the kernel grants
-//! them. Unlike the engine's own buffers it stays readable in a child of fork.
+//! `Buffer`: page-aligned memory with the buffer protocol and DLPack, in huge pages where the
+//! kernel grants them. Unlike the engine's own buffers it stays readable in a child of fork.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
-use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+
+use crate::dlpack;
 
 /// Bytes of a huge page; from here on memory begins at a multiple of it.
 const HUGE_PAGE: usize = 2 << 20;
@@ -49,6 +51,15 @@ impl Buffer {
         }
         Ok(Buffer { base, length, mapping: (start, mapped) })
     }
+
+    fn copied<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Buffer>> {
+        let copy = Buffer::allocate(self.length)?;
+        let (from, to) = (self.base.as_ptr(), copy.base.as_ptr());
+        // SAFETY: both mappings have so many bytes, and the second one is new. What other threads
+        // of Python do to the first one meanwhile is as `lib.rs` says.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, self.length) };
+        Bound::new(py, copy)
+    }
 }
 
 #[pymethods]
@@ -62,6 +73,37 @@ impl Buffer {
 
     fn __len__(&self) -> usize {
         self.length
+    }
+
+    /// Returns the bytes as a tensor of DLPack with one dimension, in a capsule. The tensor keeps
+    /// the buffer, or a new one with the same bytes for `copy=True`.
+    ///
+    /// Raises `BufferError` for a device other than the CPU, and for a stream.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__(
+        slf: Bound<'_, Self>,
+        stream: Option<Bound<'_, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        if stream.is_some() {
+            return Err(PyBufferError::new_err("memory of the CPU has no streams: pass None"));
+        }
+        if let Some((kind, number)) = dl_device.filter(|device| *device != dlpack::HOST) {
+            let why = format!("the memory is on the CPU (1, 0), not on ({kind}, {number})");
+            return Err(PyBufferError::new_err(why));
+        }
+        let is_copied = copy == Some(true);
+        let owner = if is_copied { slf.get().copied(slf.py())? } else { slf };
+        let (base, length) = (owner.get().base, owner.get().length);
+        // SAFETY: the mapping has so many bytes, and is that of the owner until it is dropped.
+        unsafe { dlpack::capsule(owner.as_any(), (base, length), max_version, is_copied) }
+    }
+
+    /// Returns the kind and the number of the CPU.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::HOST
     }
 
     /// # Safety

@@ -21,6 +21,7 @@ def transfers(directory: pathlib.Path, backend: str) -> None:
     import diopter_io
     import numpy as np
     from diopter_io import _native
+    from tensors import Bare
 
     _native.use_backend(backend)
     data = os.urandom(300_007)
@@ -39,6 +40,13 @@ def transfers(directory: pathlib.Path, backend: str) -> None:
             assert reader.read(len(data)) == data
         with file.writer(7) as writer:
             writer.write(data)
+        tensors = [np.from_dlpack(diopter_io.Buffer(5000)) for _ in range(3)]
+        tensors[0].__dlpack__()
+        diopter_io.Buffer(7).__dlpack__(max_version=(1, 0), copy=True)
+        assert file.readinto_at(Bare(tensors[0]), 7) == 5000
+        assert file.write_at(Bare(tensors[0]), 7) == 5000
+        assert file.readinto_ranges([(7, Bare(tensor)) for tensor in tensors]) == [5000] * 3
+        assert (tensors[2] == np.frombuffer(data[:5000], np.uint8)).all()
         try:
             file.readinto_at(memory, -1)
         except ValueError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from . import _native
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from ._types import Memory
 
 
 #: Seconds between two looks at requests that are under way. A sandbox may refuse the write to an
@@ -110,7 +110,7 @@ def submit(
 ) -> Coroutine[Any, Any, bytes]: ...
 @overload
 def submit(
-    file: _native.File, what: Literal["read", "write"], argument: Buffer, offset: int
+    file: _native.File, what: Literal["read", "write"], argument: Memory, offset: int
 ) -> Coroutine[Any, Any, int]: ...
 @overload
 def submit(
@@ -136,7 +136,7 @@ async def _serve(file: _native.File, what: str, argument: Any, offset: int) -> A
     loop = asyncio.get_running_loop()
     driver = _driver(loop)
     future: asyncio.Future[Any] = loop.create_future()
-    number = driver.engine.submit(file, what, argument, offset, future)
+    number, length = driver.engine.submit(file, what, argument, offset, future)
     driver.schedule()
     driver.waiting += 1
     driver.watch()
@@ -149,7 +149,7 @@ async def _serve(file: _native.File, what: str, argument: Any, offset: int) -> A
         elif what == "write" and (error := future.exception()) is not raised:
             # The task was cancelled after the write had completed, and did not take its result.
             with contextlib.suppress(ValueError):
-                file.note_unseen(offset, memoryview(argument).nbytes, error)
+                file.note_unseen(offset, length, error)
         raise
     finally:
         driver.waiting -= 1

@@ -13,9 +13,9 @@ from ._arguments import by_name
 from ._asyncio import submit
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Self
 
-    from ._types import Path, Route
+    from ._types import Memory, Path, Route
 
 #: Bytes of a read that asks for "all".
 READ_BYTES = 8 << 20
@@ -70,17 +70,17 @@ class File(_native.File):
         self.readable()
         return _native.read_batch([(self, offset, length) for offset, length in ranges])
 
-    def readinto_ranges(self, ranges: Iterable[tuple[int, Buffer]]) -> list[int]:
+    def readinto_ranges(self, ranges: Iterable[tuple[int, Memory]]) -> list[int]:
         """Read ``(offset, buffer)`` pairs in one call, each into its buffer; return how many bytes of
         each were read, fewer than its length only at the end of the file.
 
-        A buffer is anything writable with the buffer protocol, such as an array of NumPy; no other
-        code may use the buffers meanwhile. As ``read_ranges`` otherwise, without a copy.
+        A buffer is anything writable with the buffer protocol, such as an array of NumPy, or a tensor
+        on the CPU with DLPack; no other code may use the buffers meanwhile. As ``read_ranges`` otherwise, without a copy.
         """
         self.readable()
         return _native.readinto_batch([(self, offset, buffer) for offset, buffer in ranges])
 
-    def write_ranges(self, ranges: Iterable[tuple[int, Buffer]]) -> None:
+    def write_ranges(self, ranges: Iterable[tuple[int, Memory]]) -> None:
         """Write ``(offset, buffer)`` pairs in one call, each all of its bytes at its offset.
 
         Where they overlap, the later one wins. A buffer of 64 KiB or more that overlaps no other is
@@ -103,11 +103,11 @@ class File(_native.File):
         """``read_at`` on the running event loop."""
         return submit(self, "read-bytes", length, offset)
 
-    def readinto_at_async(self, buffer: Buffer, offset: int) -> Coroutine[Any, Any, int]:
+    def readinto_at_async(self, buffer: Memory, offset: int) -> Coroutine[Any, Any, int]:
         """``readinto_at`` on the running event loop. ``buffer`` stays exported meanwhile."""
         return submit(self, "read", buffer, offset)
 
-    def write_at_async(self, buffer: Buffer, offset: int) -> Coroutine[Any, Any, int]:
+    def write_at_async(self, buffer: Memory, offset: int) -> Coroutine[Any, Any, int]:
         """``write_at`` on the running event loop. ``buffer`` stays exported meanwhile."""
         return submit(self, "write", buffer, offset)
 
@@ -169,10 +169,10 @@ class _Stream(io.RawIOBase):
         self._file = file
         self._at = offset
 
-    def readinto(self, buffer: Buffer, /) -> int:
+    def readinto(self, buffer: Memory, /) -> int:
         raise io.UnsupportedOperation("the stream is not for reading")
 
-    def write(self, data: Buffer, /) -> int:
+    def write(self, data: Memory, /) -> int:
         raise io.UnsupportedOperation("the stream is not for writing")
 
     @property
@@ -234,13 +234,13 @@ class Reader(_Stream):
         self._check()
         return True
 
-    def readinto(self, buffer: Buffer, /) -> int:
+    def readinto(self, buffer: Memory, /) -> int:
         at = self._at
         count = self._stream().readinto(buffer, at)
         self._at = at + count
         return count
 
-    def readinto1(self, buffer: Buffer, /) -> int:
+    def readinto1(self, buffer: Memory, /) -> int:
         """As ``readinto``."""
         return self.readinto(buffer)
 
@@ -327,7 +327,7 @@ class Writer(_Stream):
     def tell(self) -> int:
         return self._stream().position
 
-    def write(self, data: Buffer, /) -> int:
+    def write(self, data: Memory, /) -> int:
         """Take all of ``data``."""
         if self._file.closed:
             raise ValueError("I/O operation on closed file")

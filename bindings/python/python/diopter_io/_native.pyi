@@ -3,8 +3,9 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any, final, overload
 
-from typing_extensions import Buffer as _Bytes
-from typing_extensions import disjoint_base
+from typing_extensions import CapsuleType, disjoint_base
+
+from ._types import Memory as _Bytes
 
 __all__ = [
     "AbandonedWrite",
@@ -69,6 +70,15 @@ class Buffer:
     def __new__(cls, length: int) -> Buffer: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
 
 @disjoint_base
 class File:
@@ -149,7 +159,7 @@ class LoopEngine:
         argument: object,
         offset: int,
         future: asyncio.Future[Any],
-    ) -> int: ...
+    ) -> tuple[int, int]: ...
     def abandon(self, number: int) -> None: ...
     def turn(self) -> bool: ...
     def disown(self) -> list[asyncio.Future[Any]]: ...
