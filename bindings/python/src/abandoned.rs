@@ -2,6 +2,7 @@
 //! a failed one makes later flushes fail, is as in `docs/async.md`.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use diopter::{FileRange, FinishedRequest};
@@ -50,11 +51,26 @@ struct State {
 
 /// The abandoned writes of one open file.
 #[derive(Default)]
-pub struct Abandoned(Mutex<State>);
+pub struct Abandoned {
+    state: Mutex<State>,
+    /// A call was left before it was complete. The file itself has the results of its writes, and
+    /// only the flush of a future waits for them.
+    has_left: AtomicBool,
+}
 
 impl Abandoned {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that requests outside of an event loop's engine may go on without their caller.
+    pub fn note_left(&self) {
+        self.has_left.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if there ever were such requests.
+    pub fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Relaxed)
     }
 
     /// Notes a write that has finished.

@@ -64,6 +64,11 @@ impl PyOutcome {
         PyOutcome { done, failed, not_tried: vec![], unknown: vec![] }
     }
 
+    /// Returns true if a range of [`PyOutcome::of_ranges`] could not be read or written.
+    pub fn has_failed(&self, range: FileRange) -> bool {
+        self.failed.contains(&(range.start(), range.end()))
+    }
+
     /// Makes the outcome of a request that was refused.
     pub fn of_untried(start: u64, length: u64) -> PyOutcome {
         let not_tried =

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use diopter::engine::AnyBuf;
 use diopter::{AdmitErrorKind, Engine, FinishedRequest, Refused, Request, RequestId, RequestOp};
-use diopter_os::fork;
+use diopter_os::{EventFd, fork};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -22,6 +22,8 @@ use crate::bytes::NewBytes;
 use crate::error::{Failure, unsigned};
 use crate::file::{File, Opened, settled};
 use crate::interpreter;
+use crate::loop_ranges::{RangesEntry, is_done, set_result};
+use crate::ranges::{Finish, Ranges};
 
 /// The result of a request for its task.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,6 +56,17 @@ struct State {
     is_lost: bool,
     /// Requests that wait for a place in the engine, in order.
     waiting: VecDeque<(u64, Request)>,
+    /// By the number that Python has.
+    ranges: HashMap<u64, RangesEntry>,
+}
+
+/// The results of a turn, for the tasks of the loop.
+#[derive(Default)]
+struct Turn {
+    settled: Vec<Settled>,
+    /// Calls of many ranges that are complete.
+    ended: Vec<(RangesEntry, Finish)>,
+    is_again: bool,
 }
 
 /// The result of a request for its task.
@@ -89,6 +102,12 @@ fn take(key: u64) -> Option<State> {
     Some(state)
 }
 
+/// Closes an engine of this thread, without the GIL: finishes its writes and cancels its reads.
+fn close(key: u64) {
+    let Some(mut state) = take(key) else { return };
+    state.ranges.drain().for_each(|(_, entry)| entry.close());
+}
+
 /// Drops the engines of this thread whose objects another thread dropped.
 fn drop_retired() {
     let own = std::thread::current().id();
@@ -97,7 +116,7 @@ fn drop_retired() {
         retired.iter().filter(|(thread, _)| *thread == own).map(|(_, key)| *key).collect();
     retired.retain(|(thread, _)| *thread != own);
     drop(retired);
-    keys.into_iter().for_each(|key| drop(take(key)));
+    keys.into_iter().for_each(close);
 }
 
 /// Closes the engines of this thread before the interpreter ends, as `LoopEngine.close` does: the
@@ -105,7 +124,7 @@ fn drop_retired() {
 #[pyfunction]
 pub fn close_engines(py: Python<'_>) {
     let keys: Vec<u64> = ENGINES.with(|engines| engines.borrow().keys().copied().collect());
-    py.detach(|| keys.into_iter().for_each(|key| drop(take(key))));
+    py.detach(|| keys.into_iter().for_each(close));
     interpreter::end();
 }
 
@@ -158,6 +177,7 @@ impl LoopEngine {
                 numbers: HashMap::new(),
                 is_lost: false,
                 waiting: VecDeque::new(),
+                ranges: HashMap::new(),
             };
             ENGINES.with(|engines| engines.borrow_mut().insert(place.key, state));
             Ok::<(), Failure>(())
@@ -179,7 +199,7 @@ impl LoopEngine {
     /// Returns the number of requests that were not returned.
     #[getter]
     fn in_flight(&self) -> PyResult<usize> {
-        self.0.with(|state| Ok(state.entries.len()))
+        self.0.with(|state| Ok(state.entries.len() + state.ranges.len()))
     }
 
     /// True once the engine can serve no more requests, and another one is to be made.
@@ -189,7 +209,8 @@ impl LoopEngine {
     }
 
     /// Queues a request for the next turn; returns its number, and the bytes of its memory. `what`
-    /// is `read-bytes` with a length, `read` or `write` with a buffer, `sync` or `sync-data`.
+    /// is `read-bytes` with a length, `read` or `write` with a buffer, `sync`, `sync-data`, or
+    /// `ranges` with a call of many ranges.
     #[allow(clippy::too_many_arguments, reason = "arguments of a Python method")]
     fn submit(
         &self,
@@ -199,6 +220,9 @@ impl LoopEngine {
         offset: i64,
         future: Py<PyAny>,
     ) -> PyResult<(u64, usize)> {
+        if what == "ranges" {
+            return Ok((self.submit_ranges(argument.cast()?, future)?, 0));
+        }
         let (py, file) = (file.py(), file.get());
         let (opened, offset) = (file.opened()?, unsigned(offset, "offset")?);
         let (request, returns) = match what {
@@ -228,23 +252,30 @@ impl LoopEngine {
     fn abandon(&self, number: u64) {
         // What the body takes out is dropped after it: a drop may run code of Python.
         let taken = self.0.with(|state| {
-            let Some(entry) = state.entries.get_mut(&number) else { return Ok((None, None)) };
+            let ranges = state.ranges.remove(&number);
+            let Some(entry) = state.entries.get_mut(&number) else {
+                return Ok((None, None, ranges));
+            };
             let future = entry.future.take();
             if let Some(id) = entry.id {
                 if matches!(entry.returns, Returns::Bytes | Returns::Read) {
                     state.engine.cancel(id);
                 }
-                return Ok((future, None));
+                return Ok((future, None, ranges));
             }
             let place = state.waiting.iter().position(|(waiting, _)| *waiting == number);
             let request = place.and_then(|place| state.waiting.remove(place));
-            Ok((future, request.zip(state.entries.remove(&number))))
+            Ok((future, request.zip(state.entries.remove(&number)), ranges))
         });
-        if let Ok((_, Some(((_, request), entry)))) = taken
+        let Ok((_future, request, ranges)) = taken else { return };
+        if let Some(((_, request), entry)) = request
             && request.op == RequestOp::Write
         {
-            let length = request.memory.as_ref().map_or(0, |memory| memory.len() as u64);
-            entry.opened.abandoned.note_untried(request.offset.get(), length);
+            let (offset, length) = range_of(&request);
+            entry.opened.abandoned.note_untried(offset, length);
+        }
+        if let Some(entry) = ranges {
+            entry.abandon();
         }
     }
 
@@ -252,11 +283,14 @@ impl LoopEngine {
     /// true if it has to be called again at once.
     fn turn(&self, py: Python<'_>) -> PyResult<bool> {
         let place = self.0;
-        let (settled, is_again) = py.detach(|| place.with(|state| Ok(state.turn())))?;
-        for one in settled {
+        let turn = py.detach(|| place.with(|state| Ok(state.turn())))?;
+        for one in turn.settled {
             one.set(py)?;
         }
-        Ok(is_again)
+        for (entry, finish) in turn.ended {
+            entry.set(py, finish)?;
+        }
+        Ok(turn.is_again)
     }
 
     /// Takes the futures of all requests, in a child of fork: their results are the parent's.
@@ -264,19 +298,36 @@ impl LoopEngine {
         let state = ENGINES.with(|engines| engines.borrow_mut().remove(&self.0.key));
         let Some(mut state) = state else { return Vec::new() };
         let entries = std::mem::take(&mut state.entries);
+        let ranges = std::mem::take(&mut state.ranges);
         if state.generation != fork::generation() {
             // Its ring is the parent's: not even its drop may run here.
             std::mem::forget(state);
         }
-        entries.into_values().filter_map(|entry| entry.future).collect()
+        let of_ranges = ranges.into_values().map(RangesEntry::disown);
+        entries.into_values().filter_map(|entry| entry.future).chain(of_ranges).collect()
     }
 
     /// Finishes the writes in flight, cancels the reads, and closes the engine.
     fn close(&self, py: Python<'_>) {
         if self.0.owner == std::thread::current().id() {
             let key = self.0.key;
-            py.detach(|| drop(take(key)));
+            py.detach(|| close(key));
         }
+    }
+}
+
+impl LoopEngine {
+    /// Keeps a call of many ranges for the next turn; returns its number.
+    fn submit_ranges(&self, ranges: &Bound<'_, Ranges>, future: Py<PyAny>) -> PyResult<u64> {
+        let number = next_number();
+        self.0.with(|state| {
+            let event = state.engine.event_fd().and_then(EventFd::of);
+            let event =
+                event.map_err(|errno| PyRuntimeError::new_err(format!("no eventfd: {errno}")))?;
+            let entry = RangesEntry::new(ranges, future, event)?;
+            state.ranges.insert(number, entry);
+            Ok(number)
+        })
     }
 }
 
@@ -284,7 +335,7 @@ impl Drop for LoopEngine {
     fn drop(&mut self) {
         let own = std::thread::current().id();
         if self.0.owner == own {
-            Python::attach(|py| py.detach(|| drop(take(self.0.key))));
+            Python::attach(|py| py.detach(|| close(self.0.key)));
         } else {
             let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
             retired.push((self.0.owner, self.0.key));
@@ -294,7 +345,7 @@ impl Drop for LoopEngine {
 
 impl State {
     /// One round, without the GIL.
-    fn turn(&mut self) -> (Vec<Settled>, bool) {
+    fn turn(&mut self) -> Turn {
         let mut settled = Vec::new();
         self.start(&mut settled);
         let mut finished = Vec::new();
@@ -311,7 +362,21 @@ impl State {
         }
         let is_again = !self.waiting.is_empty() && self.engine.in_flight() == 0;
         let has_room = !self.waiting.is_empty() && !settled.is_empty();
-        (settled, is_again || has_room)
+        // After the engine, which clears the eventfd.
+        let ended = self.poll_ranges();
+        Turn { settled, ended, is_again: is_again || has_room }
+    }
+
+    /// Polls the calls of many ranges that were woken; returns those that are complete.
+    fn poll_ranges(&mut self) -> Vec<(RangesEntry, Finish)> {
+        let mut ended = Vec::new();
+        for (number, entry) in &mut self.ranges {
+            if let Some(finish) = entry.poll() {
+                ended.push((*number, finish));
+            }
+        }
+        let taken = |(number, finish)| Some((self.ranges.remove(&number)?, finish));
+        ended.into_iter().filter_map(taken).collect()
     }
 
     fn start(&mut self, settled: &mut Vec<Settled>) {
@@ -352,9 +417,24 @@ impl Settled {
         future.map(|future| Settled { opened, returns, future, served })
     }
 
-    /// Sets the result of its future, unless that was cancelled meanwhile.
+    /// Sets the result of its future. The result of a write whose future was cancelled meanwhile is
+    /// noted.
     fn set(self, py: Python<'_>) -> PyResult<()> {
         let Settled { opened, returns, future, served } = self;
+        let future = future.into_bound(py);
+        if is_done(&future)? {
+            match served {
+                _ if returns != Returns::Written => {}
+                Ok(finished) => opened.abandoned.note(&opened.file, finished),
+                Err(refused) => {
+                    let error = Failure::of_refusal(&refused).raise(py, &opened.name);
+                    let error = error.into_value(py).into_bound(py);
+                    let (offset, length) = range_of(&refused.request);
+                    opened.abandoned.note_unseen(offset, length, Some(error.as_any()))?;
+                }
+            }
+            return Ok(());
+        }
         let result = match returns {
             Returns::Bytes => {
                 let (result, memory) = settled::<NewBytes>(&opened, served);
@@ -384,17 +464,12 @@ impl Settled {
                 result.map(|()| Ok(py.None()))
             }
         };
-        let future = future.into_bound(py);
-        if future.call_method0("done")?.is_truthy()? {
-            return Ok(());
-        }
-        match result {
-            Ok(value) => future.call_method1("set_result", (value?,))?,
-            Err(failure) => {
-                let error = failure.raise(py, &opened.name).into_value(py);
-                future.call_method1("set_exception", (error,))?
-            }
-        };
-        Ok(())
+        let raise = |failure: Failure| Err(failure.raise(py, &opened.name));
+        set_result(&future, result.unwrap_or_else(raise))
     }
+}
+
+/// Returns the offset and the length of a transfer.
+fn range_of(request: &Request) -> (u64, u64) {
+    (request.offset.get(), request.memory.as_ref().map_or(0, |memory| memory.len() as u64))
 }

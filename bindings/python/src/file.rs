@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use diopter::engine::{OwnedBuf, OwnedBufMut};
-use diopter::{FinishedRequest, Refused, Request, RequestFuture};
+use diopter::{FileRange, FinishedRequest, Refused, Request, RequestFuture};
 use pyo3::exceptions::{PyIOError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -15,7 +15,7 @@ use crate::abandoned::{Abandoned, AbandonedWrite};
 use crate::arguments::by_name;
 use crate::buffer::{Filled, Taken};
 use crate::bytes::NewBytes;
-use crate::error::{Failure, moved, unsigned};
+use crate::error::{Failure, PyOutcome, moved, unsigned};
 use crate::options::{Mode, Settings, name_of, of_descriptor, open, path_of};
 use crate::wait::{Waiter, is_interruptible, is_main_thread};
 
@@ -74,9 +74,9 @@ impl File {
         opened.clone().ok_or_else(|| PyValueError::new_err("I/O operation on closed file"))
     }
 
-    /// Returns the path or descriptor that was passed.
-    pub fn name(&self) -> &Py<PyAny> {
-        &self.name
+    /// Returns true if writes go to the end of the file, whatever their offset.
+    pub fn is_appending(&self) -> bool {
+        self.flags.append
     }
 
     fn raised(&self, py: Python<'_>, failure: Failure) -> PyErr {
@@ -93,7 +93,8 @@ impl File {
         let opened = self.opened()?;
         let served = if is_interruptible(length) {
             let mut future = opened.file.request_async(request);
-            Waiter::new().wait(py, &mut future)?
+            let waited = Waiter::new().wait(py, &mut future);
+            waited.inspect_err(|_raised| opened.abandoned.note_left())?
         } else {
             py.detach(|| opened.file.request(request).map(diopter::InFlight::wait))
         };
@@ -262,6 +263,32 @@ impl File {
         self.write_from(buffer.py(), Taken::of(buffer)?, unsigned(offset, "offset")?)
     }
 
+    /// Writes `buffer` at `offset` so that after a power failure all of it is there or none, where
+    /// `atomic_write` says that the file offers it. The length is a power of two within those
+    /// bounds, the offset a multiple of the length, and the memory aligned as that of a `Buffer`.
+    fn write_atomic_at(&self, buffer: &Bound<'_, PyAny>, offset: i64) -> PyResult<()> {
+        let (py, opened, offset) = (buffer.py(), self.opened()?, unsigned(offset, "offset")?);
+        let memory = Taken::of(buffer)?;
+        let range = FileRange::at(offset, memory.0.len() as u64);
+        let bytes = memory.slice(0, memory.0.len());
+        let written = py.detach(|| opened.file.write_atomic_at(bytes, offset));
+        memory.0.release(py);
+        written.map_err(|error| {
+            let outcome = match &error {
+                diopter::Error::Admit(_) => PyOutcome::of_untried(offset, range.length()),
+                _ => PyOutcome::of_ranges([(range, false)]),
+            };
+            self.raised(py, Failure { outcome: Some(Box::new(outcome)), ..error.into() })
+        })
+    }
+
+    /// The least and the most bytes of an atomic write, or `None` if the file offers none.
+    #[getter]
+    fn atomic_write(&self) -> PyResult<Option<(u32, u32)>> {
+        let units = self.opened()?.file.atomic_write();
+        Ok(units.map(|units| (units.unit_min, units.unit_max)))
+    }
+
     /// Reads into several buffers, in order, with all of them in flight at once.
     fn readv(
         &self,
@@ -373,6 +400,11 @@ impl File {
         error: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         self.opened()?.abandoned.note_unseen(offset, length, error)
+    }
+
+    /// Returns true if a flush on an event loop has to wait for writes outside of its engine.
+    fn has_left_writes(&self) -> PyResult<bool> {
+        Ok(self.opened()?.abandoned.has_left())
     }
 
     /// Returns the writes whose tasks were cancelled, or whose calls a signal interrupted, each

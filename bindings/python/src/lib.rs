@@ -44,6 +44,8 @@ mod reader;
 #[cfg(feature = "python")]
 mod writer;
 #[cfg(feature = "python")]
+mod loop_ranges;
+#[cfg(feature = "python")]
 mod event_loop;
 #[cfg(feature = "python")]
 mod tensors;

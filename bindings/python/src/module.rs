@@ -22,7 +22,7 @@ mod _native {
     #[pymodule_export]
     use crate::memory::Buffer;
     #[pymodule_export]
-    use crate::ranges::{read_batch, readinto_batch, write_pieces};
+    use crate::ranges::Ranges;
     #[pymodule_export]
     use crate::reader::ReadAhead;
     #[pymodule_export]

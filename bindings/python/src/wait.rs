@@ -56,6 +56,16 @@ impl Waiter {
         Pin::new(future).poll(&mut Context::from_waker(&self.waker))
     }
 
+    /// Waits for a future that nothing interrupts.
+    pub fn finish<F: Future + Unpin>(&self, future: &mut F) -> F::Output {
+        loop {
+            match self.poll(future) {
+                Poll::Ready(output) => return output,
+                Poll::Pending => self.signal.wait(),
+            }
+        }
+    }
+
     /// Waits for a future, without the GIL.
     ///
     /// # Errors

@@ -280,13 +280,13 @@ def test_a_range_that_cannot_be_read(path: pathlib.Path, content: Callable[[int]
     other = path.with_name("other")
     with diopter_io.open(path) as file, diopter_io.open(other, "w") as unreadable:
         wanted = [(file, 0, 10), (unreadable, 5, 7), (file, 8990, 100), (unreadable, 100, 1)]
-        found = diopter_io._native.read_batch(wanted, returns_errors=True)
+        found = diopter_io._native.Ranges.read(wanted, returns_errors=True).wait()
         assert (found[0], found[2]) == (data[:10], data[-10:])
         assert isinstance(found[1], OSError)
         assert isinstance(found[3], OSError)
         assert (found[1].errno, found[1].filename) == (errno.EBADF, other)
         with pytest.raises(OSError) as raised:
-            diopter_io._native.read_batch(wanted)
+            diopter_io._native.Ranges.read(wanted).wait()
         assert raised.value.errno == errno.EBADF
         states = diopter_io.outcome(raised.value)
         assert states is not None

@@ -128,6 +128,28 @@ class Machine(RuleBasedStateMachine):
         found = self.file.read_ranges(ranges)
         assert found == [self.model[at : at + length] for at, length in ranges]
 
+    @rule(at=SIZES, lengths=st.lists(SIZES, max_size=5), seed=st.integers(0, 99))
+    def writev(self, at: int, lengths: list[int], seed: int) -> None:
+        self.seen()
+        parts = [pattern(length, seed + i) for i, length in enumerate(lengths)]
+        assert self.file.writev(parts, at) == sum(lengths)
+        self.put(b"".join(parts), at)
+
+    @rule(pieces=st.lists(st.tuples(SIZES, SIZES), max_size=5), seed=st.integers(0, 99))
+    def ranges_async(self, pieces: list[tuple[int, int]], seed: int) -> None:
+        """Writes that may overlap, then reads of each, on an event loop."""
+        self.seen()
+        datas = [(at, pattern(length, seed + i)) for i, (at, length) in enumerate(pieces)]
+
+        async def run() -> list[bytes]:
+            assert await self.file.write_ranges_async(datas) == sum(len(data) for _, data in datas)
+            return await self.file.read_ranges_async(pieces)
+
+        for at, data in datas:
+            self.put(data, at)
+        found = self.loop.run_until_complete(run())
+        assert found == [self.model[at : at + length] for at, length in pieces]
+
     @rule(length=SIZES)
     def truncate(self, length: int) -> None:
         self.seen()

@@ -60,6 +60,14 @@ def transfers(directory: pathlib.Path, backend: str) -> None:
             task.cancel()
             reads = (file.read_at_async(5001, offset=i * 7001) for i in range(40))
             assert await asyncio.gather(*reads) == [data[:5001]] * 40
+            pieces = [(i * 7001, data[:5001]) for i in range(40)]
+            assert await file.write_ranges_async(pieces) == 40 * 5001
+            task = asyncio.create_task(file.readinto_ranges_async([(3, memory)]))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            ranges = [(at, len(piece)) for at, piece in pieces]
+            assert await file.read_ranges_async(ranges) == [data[:5001]] * 40
             await file.fsync_async()
 
         asyncio.run(tasks())

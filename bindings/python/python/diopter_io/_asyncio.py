@@ -9,14 +9,15 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from . import _native
 
 if TYPE_CHECKING:
     from ._types import Memory
 
+_Result = TypeVar("_Result")
 
 #: Seconds between two looks at requests that are under way. A sandbox may refuse the write to an
 #: eventfd that a thread makes when a request completes, and then no other signal comes.
@@ -116,19 +117,28 @@ def submit(
 def submit(
     file: _native.File, what: Literal["sync", "sync-data"], argument: None, offset: int
 ) -> Coroutine[Any, Any, None]: ...
+@overload
+def submit(
+    file: _native.File,
+    what: Literal["ranges"],
+    argument: Callable[[], _native.Ranges[_Result]],
+    offset: int,
+) -> Coroutine[Any, Any, _Result]: ...
 def submit(
     file: _native.File, what: str, argument: Any, offset: int
 ) -> Coroutine[Any, Any, Any]:
-    """Return a coroutine that serves one request on the running loop.
+    """Return a coroutine that serves one request on the running loop; as ``check`` otherwise."""
+    check()
+    return _serve(file, what, argument, offset)
 
-    Raises ``RuntimeError`` at once where no loop runs: a coroutine that no code awaits does nothing.
-    """
+
+def check() -> None:
+    """Raise ``RuntimeError`` where no loop runs: a coroutine that no code awaits does nothing."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         why = "no event loop is running: await this in a coroutine, or use the blocking call"
         raise RuntimeError(why) from None
-    return _serve(file, what, argument, offset)
 
 
 async def _serve(file: _native.File, what: str, argument: Any, offset: int) -> Any:
@@ -136,6 +146,9 @@ async def _serve(file: _native.File, what: str, argument: Any, offset: int) -> A
     loop = asyncio.get_running_loop()
     driver = _driver(loop)
     future: asyncio.Future[Any] = loop.create_future()
+    if what == "ranges":
+        # Made here: a task that is cancelled before it begins exports nothing.
+        argument = argument()
     number, length = driver.engine.submit(file, what, argument, offset, future)
     driver.schedule()
     driver.waiting += 1
@@ -146,10 +159,13 @@ async def _serve(file: _native.File, what: str, argument: Any, offset: int) -> A
         if not future.done() or future.cancelled():
             driver.engine.abandon(number)
             driver.schedule()
-        elif what == "write" and (error := future.exception()) is not raised:
-            # The task was cancelled after the write had completed, and did not take its result.
-            with contextlib.suppress(ValueError):
-                file.note_unseen(offset, length, error)
+        elif (error := future.exception()) is not raised:
+            # The task was cancelled after the request had completed, and did not take its result.
+            if what == "ranges":
+                argument.note_unseen(error)
+            elif what == "write":
+                with contextlib.suppress(ValueError):
+                    file.note_unseen(offset, length, error)
         raise
     finally:
         driver.waiting -= 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Coroutine, Iterable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native
 from ._arguments import by_name
-from ._asyncio import submit
+from ._asyncio import check, submit
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -67,28 +68,48 @@ class File(_native.File):
 
         Ranges that are near each other become one request, and many requests are in flight.
         """
-        self.readable()
-        return _native.read_batch([(self, offset, length) for offset, length in ranges])
+        return self._read(ranges).wait()
 
     def readinto_ranges(self, ranges: Iterable[tuple[int, Memory]]) -> list[int]:
         """Read ``(offset, buffer)`` pairs in one call, each into its buffer; return how many bytes of
         each were read, fewer than its length only at the end of the file.
 
         A buffer is anything writable with the buffer protocol, such as an array of NumPy, or a tensor
-        on the CPU with DLPack; no other code may use the buffers meanwhile. As ``read_ranges`` otherwise, without a copy.
+        on the CPU with DLPack; no other code may use the buffers meanwhile. As ``read_ranges``
+        otherwise, without a copy.
         """
-        self.readable()
-        return _native.readinto_batch([(self, offset, buffer) for offset, buffer in ranges])
+        return self._readinto(ranges).wait()
 
-    def write_ranges(self, ranges: Iterable[tuple[int, Memory]]) -> None:
-        """Write ``(offset, buffer)`` pairs in one call, each all of its bytes at its offset.
+    def write_ranges(self, ranges: Iterable[tuple[int, Memory]]) -> int:
+        """Write ``(offset, buffer)`` pairs in one call, each all of its bytes at its offset; return
+        how many bytes that is.
 
         Where they overlap, the later one wins. A buffer of 64 KiB or more that overlaps no other is
         written from its memory; no other code may change it meanwhile. On a file that was opened to
-        append, use ``write_at``.
+        append, use ``writev``.
+        """
+        return self._write(ranges).wait()
+
+    def writev(self, buffers: Iterable[Memory], offset: int) -> int:
+        """Write buffers one behind the other from ``offset`` on, in one call; return how many bytes.
+
+        As ``write_ranges`` of ranges that touch. On a file that was opened to append they are copied
+        to one buffer, and written at its end.
         """
         self.writable()
-        _native.write_pieces(self, list(ranges))
+        return _native.Ranges.write_in_a_row(self, list(buffers), offset).wait()
+
+    def _read(self, ranges: Iterable[tuple[int, int]]) -> _native.Ranges[list[bytes]]:
+        self.readable()
+        return _native.Ranges.read([(self, offset, length) for offset, length in ranges])
+
+    def _readinto(self, ranges: Iterable[tuple[int, Memory]]) -> _native.Ranges[list[int]]:
+        self.readable()
+        return _native.Ranges.readinto([(self, offset, buffer) for offset, buffer in ranges])
+
+    def _write(self, ranges: Iterable[tuple[int, Memory]]) -> _native.Ranges[int]:
+        self.writable()
+        return _native.Ranges.write(self, list(ranges))
 
     def reader(self, offset: int = 0) -> Reader:
         """Return a stream that reads from ``offset`` on, with requests ahead of it."""
@@ -111,9 +132,38 @@ class File(_native.File):
         """``write_at`` on the running event loop. ``buffer`` stays exported meanwhile."""
         return submit(self, "write", buffer, offset)
 
+    def read_ranges_async(
+        self, ranges: Iterable[tuple[int, int]]
+    ) -> Coroutine[Any, Any, list[bytes]]:
+        """``read_ranges`` on the running event loop."""
+        return submit(self, "ranges", partial(self._read, ranges), 0)
+
+    def readinto_ranges_async(
+        self, ranges: Iterable[tuple[int, Memory]]
+    ) -> Coroutine[Any, Any, list[int]]:
+        """``readinto_ranges`` on the running event loop. The buffers stay exported meanwhile."""
+        return submit(self, "ranges", partial(self._readinto, ranges), 0)
+
+    def write_ranges_async(
+        self, ranges: Iterable[tuple[int, Memory]]
+    ) -> Coroutine[Any, Any, int]:
+        """``write_ranges`` on the running event loop. The buffers stay exported meanwhile.
+
+        If the task is cancelled, the requests that have begun complete and are reported by
+        ``take_abandoned``; the other pieces are not written.
+        """
+        return submit(self, "ranges", partial(self._write, ranges), 0)
+
     def fsync_async(self, *, data_only: bool = False) -> Coroutine[Any, Any, None]:
         """``fsync`` on the running event loop."""
-        return submit(self, "sync-data" if data_only else "sync", None, 0)
+        check()
+        return self._fsync(data_only)
+
+    async def _fsync(self, data_only: bool) -> None:
+        await submit(self, "sync-data" if data_only else "sync", None, 0)
+        if self.has_left_writes():
+            # Those are not the loop's, so its engine has not waited for them.
+            await submit(self, "ranges", partial(_native.Ranges.sync, self, data_only=data_only), 0)
 
 
 def open(  # noqa: A001

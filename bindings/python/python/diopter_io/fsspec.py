@@ -20,7 +20,7 @@ from fsspec.utils import isfilelike
 
 from ._files import File, Reader, Writer
 from ._files import open as _open
-from ._native import read_batch
+from ._native import Ranges
 from ._tools import copy
 
 if TYPE_CHECKING:
@@ -211,7 +211,8 @@ class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
                 at, stop = _bounds(firsts[index], lasts[index], file.size)
                 wanted.append((file, at, stop - at))
                 indexes.append(index)
-            for index, part in zip(indexes, read_batch(wanted, returns_errors=True), strict=True):
+            parts = Ranges.read(wanted, returns_errors=True).wait()
+            for index, part in zip(indexes, parts, strict=True):
                 found[index] = part
         if on_error == "raise":
             for part in found:
