@@ -9,7 +9,7 @@ use diopter::engine::{OwnedBuf, OwnedBufMut};
 use diopter::{FileRange, FinishedRequest, Refused, Request, RequestFuture};
 use pyo3::exceptions::{PyIOError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::abandoned::{Abandoned, AbandonedWrite};
 use crate::arguments::by_name;
@@ -42,6 +42,7 @@ pub struct File {
     #[pyo3(get)]
     mode: String,
     flags: Mode,
+    settings: Settings,
 }
 
 type Served = Result<FinishedRequest, Box<Refused>>;
@@ -160,7 +161,7 @@ impl File {
 impl File {
     #[new]
     #[pyo3(signature = (path, mode="r", *, permissions=0o666, strict=false, shared_writers=false,
-        striped=false, image=false, sync=None, route=None))]
+        striped=false, image=false, sync=None, route=None, creates=true))]
     #[allow(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn new(
         path: &Bound<'_, PyAny>,
@@ -172,11 +173,14 @@ impl File {
         image: bool,
         sync: Option<Bound<'_, PyAny>>,
         route: Option<Bound<'_, PyAny>>,
+        creates: bool,
     ) -> PyResult<File> {
         let py = path.py();
         let flags = Mode::of(mode)?;
+        let flags = if creates { flags } else { flags.of_existing() };
         let (sync, route) = (name_of(sync.as_ref())?, name_of(route.as_ref())?);
-        let settings = Settings { permissions, strict, shared_writers, striped, sync, route };
+        let settings =
+            Settings { permissions, strict, shared_writers, striped, image, sync, route };
         let options = settings.options(flags)?;
         let name = path.clone().unbind();
         let opened = if let Ok(fd) = path.extract::<i32>() {
@@ -188,7 +192,7 @@ impl File {
         let file = opened.map_err(|failure| failure.raise(py, &name))?;
         let opened = Opened { file, abandoned: Abandoned::default(), name: name.clone_ref(py) };
         let opened = RwLock::new(Some(Arc::new(opened)));
-        Ok(File { opened, name, mode: mode.to_owned(), flags })
+        Ok(File { opened, name, mode: mode.to_owned(), flags, settings })
     }
 
     /// True once the file is closed.
@@ -209,6 +213,11 @@ impl File {
     fn alignment(&self) -> PyResult<(u32, u32)> {
         let alignment = self.opened()?.file.alignment();
         Ok((alignment.offset_read.max(alignment.offset_write), alignment.memory))
+    }
+
+    /// Returns the keywords that it was opened with.
+    fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.settings.keywords(py)
     }
 
     fn readable(&self) -> PyResult<bool> {

@@ -8,6 +8,7 @@ use diopter::images::{Image, InsideName, split_name};
 use diopter::{File, OpenOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::error::Failure;
 
@@ -28,6 +29,7 @@ pub struct Settings {
     pub strict: bool,
     pub shared_writers: bool,
     pub striped: bool,
+    pub image: bool,
     pub sync: Option<String>,
     pub route: Option<String>,
 }
@@ -62,9 +64,27 @@ impl Mode {
             truncate: has('w'),
         })
     }
+
+    /// Returns the mode for a file that exists, and that keeps its bytes.
+    pub fn of_existing(self) -> Mode {
+        Mode { create: false, create_new: false, truncate: false, ..self }
+    }
 }
 
 impl Settings {
+    /// Returns the keywords of `open()`.
+    pub fn keywords<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let keywords = PyDict::new(py);
+        keywords.set_item("permissions", self.permissions)?;
+        keywords.set_item("strict", self.strict)?;
+        keywords.set_item("shared_writers", self.shared_writers)?;
+        keywords.set_item("striped", self.striped)?;
+        keywords.set_item("image", self.image)?;
+        keywords.set_item("sync", &self.sync)?;
+        keywords.set_item("route", &self.route)?;
+        Ok(keywords)
+    }
+
     /// Returns the options of an open with this mode.
     pub fn options(&self, mode: Mode) -> PyResult<OpenOptions> {
         let mut options = OpenOptions::new();

@@ -34,6 +34,10 @@ class File(_native.File):
 
     All methods may be called from any thread, and release the GIL. An error is an ``OSError`` with
     ``errno`` and ``filename``; ``outcome(error)`` has the state of each range.
+
+    A file is pickled and copied by its absolute path, its mode and its options, and opened again by
+    them, which neither creates nor truncates it. That is a ``TypeError`` for a file that was opened
+    from a descriptor or that its path no longer names, and a ``ValueError`` for a closed one.
     """
 
     __slots__ = ()
@@ -62,6 +66,28 @@ class File(_native.File):
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"mode={self.mode!r}"
         return f"<diopter_io.File name={self.name!r} {state}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = self.options()
+        path = self._path(is_plain=not (options["striped"] or options["image"]))
+        return partial(type(self), path, self.mode, creates=False, **options), ()
+
+    def _path(self, *, is_plain: bool) -> str | bytes:
+        """Return a path by which another process can open the file."""
+        self.readable()
+        if isinstance(self.name, int):
+            raise TypeError("a file of a descriptor cannot be pickled: open it by its path")
+        path = os.fspath(self.name)
+        if isinstance(path, bytes):
+            path = os.path.join(os.getcwdb(), path)
+        else:
+            path = os.path.join(os.getcwd(), path)
+        if os.fsdecode(os.path.realpath(os.path.dirname(path))).startswith("/proc/"):
+            raise TypeError(f"{path!r} is a file of this process alone, and cannot be pickled")
+        # A striped file and an image have descriptors of other files.
+        if is_plain and not _is_same(path, self.fileno()):
+            raise TypeError(f"{path!r} no longer names the file, which cannot be pickled")
+        return path
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         """Read ``(offset, length)`` pairs in one call; return their bytes in this order.
@@ -164,6 +190,13 @@ class File(_native.File):
         if self.has_left_writes():
             # Those are not the loop's, so its engine has not waited for them.
             await submit(self, "ranges", partial(_native.Ranges.sync, self, data_only=data_only), 0)
+
+
+def _is_same(path: str | bytes, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except OSError:
+        return False
 
 
 def open(  # noqa: A001
