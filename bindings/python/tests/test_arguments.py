@@ -26,7 +26,7 @@ def test_a_number_by_its_place_warns_at_the_line_of_the_caller(path: pathlib.Pat
             (lambda: file.read_at(3, 4), b"456", r"read_at\(length, offset=\.\.\.\)"),
             (lambda: file.read_at(length=3, offset=4), b"456", ""),
             (lambda: file.read_at(offset=4, length=3), b"456", ""),
-            (lambda: asyncio.run(awaited(file)), b"456", r"read_at_async\(length, offset=\.\.\.\)"),
+            (lambda: asyncio.run(awaited(file)), b"456", r"read_at_async\(length, offset="),
             (lambda: file.allocate(0, 1), None, r"allocate\(offset=\.\.\., length=\.\.\.\)"),
             (lambda: file.allocate(0, length=1), None, "allocate"),
         ]
@@ -67,12 +67,12 @@ def test_a_number_that_is_missing_or_passed_twice(path: pathlib.Path) -> None:
 
 
 def test_the_signatures_are_those_of_the_form_to_use() -> None:
-    shown = {call: str(inspect.signature(getattr(diopter_io.File, call))) for call in dir(
-        diopter_io.File) if call in ("read_at", "allocate")}
-    assert shown == {"read_at": "(self, /, length, *, offset)", "allocate": "(self, /, *, offset, length)"}
-    assert list(inspect.signature(diopter_io.explain).parameters)[:4] == [
-        "path", "op", "offset", "length"
-    ]
+    file = diopter_io.File
+    assert str(inspect.signature(file.read_at)) == "(self, /, length, *, offset)"
+    assert str(inspect.signature(file.allocate)) == "(self, /, *, offset, length)"
+    assert list(inspect.signature(file.read_at_async).parameters) == ["self", "length", "offset"]
+    explain = list(inspect.signature(diopter_io.explain).parameters)
+    assert explain[:4] == ["path", "op", "offset", "length"]
 
 
 @pytest.mark.parametrize("name", ["sync", "route"])
@@ -91,7 +91,7 @@ def test_methods_that_streams_have(path: pathlib.Path) -> None:
             assert not hasattr(file, name)
             with pytest.raises(AttributeError, match=rf"no position; call it on {stream}\(\)"):
                 getattr(file, name)
-        with pytest.raises(AttributeError, match="'File' object has no attribute 'raed_at'") as raised:
+        with pytest.raises(AttributeError, match="no attribute 'raed_at'") as raised:
             file.raed_at  # type: ignore[attr-defined]  # noqa: B018
         assert "position" not in str(raised.value)
     with pytest.raises(TypeError, match="list"):

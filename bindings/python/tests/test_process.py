@@ -62,7 +62,8 @@ READS_WHAT_IS_CACHED = """
     with files.open(path) as file:
         assert file.read() == data
     with open(path, "rb") as given:
-        assert diopter_io.open(given.fileno(), route=route).read_at(1 << 20, offset=0) == data[: 1 << 20]
+        same = diopter_io.open(given.fileno(), route=route)
+        assert same.read_at(1 << 20, offset=0) == data[: 1 << 20]
     print(device() - before)
 """
 
@@ -467,8 +468,8 @@ def test_threads_are_not_left_behind(path: pathlib.Path, content: Callable[[int]
             asyncio.create_task(file.read_at_async(4 << 20, offset=0))
             await asyncio.sleep(0)
         asyncio.run(main())
-        thread = threading.Thread(target=file.readinto_at, args=(bytearray(4 << 20), 0), daemon=True)
-        thread.start()
+        memory = bytearray(4 << 20)
+        threading.Thread(target=file.readinto_at, args=(memory, 0), daemon=True).start()
         reader = file.reader()
         reader.read(1 << 20)
         """,

@@ -113,7 +113,7 @@ def test_arrays_are_in_one_buffer_that_each_keeps(path: pathlib.Path) -> None:
 def _owner(array: Any) -> object:
     while isinstance(array, np.ndarray) and array.base is not None:
         array = array.base
-    return array
+    return array.obj if isinstance(array, memoryview) else array
 
 
 def test_a_part_of_the_names(path: pathlib.Path) -> None:
@@ -124,7 +124,7 @@ def test_a_part_of_the_names(path: pathlib.Path) -> None:
     for name in loaded:
         same(loaded[name], arrays[name])
     owner = _owner(loaded["t1"])
-    assert isinstance(owner, (diopter_io.Buffer, memoryview))
+    assert isinstance(owner, diopter_io.Buffer)
     assert len(owner) < 3 << 20
     assert diopter_io.load_safetensors(path, []) == {}
     with pytest.raises(KeyError, match="t9"):

@@ -100,9 +100,9 @@ class File(_native.File):
         """Read ``(offset, buffer)`` pairs in one call, each into its buffer; return how many bytes of
         each were read, fewer than its length only at the end of the file.
 
-        A buffer is anything writable with the buffer protocol, such as an array of NumPy, or a tensor
-        on the CPU with DLPack; no other code may use the buffers meanwhile. As ``read_ranges``
-        otherwise, without a copy.
+        A buffer is anything writable with the buffer protocol, such as an array of NumPy, or a
+        tensor on the CPU with DLPack; no other code may use the buffers meanwhile. As
+        ``read_ranges`` otherwise, without a copy.
         """
         return self._readinto(ranges).wait()
 
@@ -117,10 +117,11 @@ class File(_native.File):
         return self._write(ranges).wait()
 
     def writev(self, buffers: Iterable[Memory], offset: int) -> int:
-        """Write buffers one behind the other from ``offset`` on, in one call; return how many bytes.
+        """Write buffers one behind the other from ``offset`` on, in one call; return how many bytes
+        that is.
 
-        As ``write_ranges`` of ranges that touch. On a file that was opened to append they are copied
-        to one buffer, and written at its end.
+        As ``write_ranges`` of ranges that touch. On a file that was opened to append they are
+        copied to one buffer, and written at its end.
         """
         self.writable()
         return _native.Ranges.write_in_a_row(self, list(buffers), offset).wait()

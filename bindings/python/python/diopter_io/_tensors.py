@@ -7,13 +7,13 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import _native
+from ._frameworks import ML_DTYPES, NUMPY
+from ._frameworks import framework as module_of
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ._types import Array, Path, Route
 
 #: Bytes before the header, which have its length.
@@ -31,62 +31,11 @@ GAP_BYTES = 256 << 10
 #: Bytes of one request.
 REQUEST_BYTES = 16 << 20
 
-#: Types of numpy.
-_NUMPY = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "U16": "uint16",
-    "I16": "int16",
-    "F16": "float16",
-    "U32": "uint32",
-    "I32": "int32",
-    "F32": "float32",
-    "U64": "uint64",
-    "I64": "int64",
-    "F64": "float64",
-    "C64": "complex64",
-}
-
-#: Types of ml_dtypes.
-_ML_DTYPES = {
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-}
-
 #: The order in which the reference implementation writes types: the largest elements first.
 _ORDER = (
     "U64 I64 F64 C64 F32 U32 I32 BF16 F16 U16 I16 F8_E5M2FNUZ F8_E4M3FNUZ F8_E8M0 F8_E4M3 F8_E5M2 "
     "I8 U8 BOOL"
 ).split()
-
-
-def _dtype(name: str, tensor: str) -> np.dtype[Any]:
-    """Return the type of an array, or raise what to do to have it."""
-    import numpy as np
-
-    if name in _NUMPY:
-        # The format is little-endian.
-        little: np.dtype[Any] = np.dtype(_NUMPY[name]).newbyteorder("<")
-        return little
-    if name not in _ML_DTYPES:
-        raise TypeError(f"tensor {tensor!r} has the type {name}, which numpy has no array for")
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        message = f"tensor {tensor!r} has the type {name}: install ml_dtypes to load it"
-        raise ImportError(message, name="ml_dtypes") from error
-    found = getattr(ml_dtypes, _ML_DTYPES[name], None)
-    if found is None:
-        raise ImportError(
-            f"tensor {tensor!r} has the type {name}: install a newer ml_dtypes", name="ml_dtypes"
-        )
-    dtype: np.dtype[Any] = np.dtype(found)
-    return dtype
 
 
 class _Tensor:
@@ -141,10 +90,30 @@ def _read(file: _native.File, ranges: list[tuple[int, int]], stop: int) -> _nati
     return memory
 
 
+@overload
 def load_safetensors(
-    path: Path, names: Iterable[str] | None = None, *, route: Route | None = None
-) -> dict[str, Array]:
-    """Load the tensors of a safetensors file as numpy arrays.
+    path: Path,
+    names: Iterable[str] | None = None,
+    *,
+    framework: Literal["numpy"] = "numpy",
+    route: Route | None = None,
+) -> dict[str, Array]: ...
+@overload
+def load_safetensors(
+    path: Path,
+    names: Iterable[str] | None = None,
+    *,
+    framework: Literal["torch"],
+    route: Route | None = None,
+) -> dict[str, Any]: ...
+def load_safetensors(
+    path: Path,
+    names: Iterable[str] | None = None,
+    *,
+    framework: Literal["numpy", "torch"] = "numpy",
+    route: Route | None = None,
+) -> dict[str, Any]:
+    """Load the tensors of a safetensors file as arrays of numpy, or as tensors of torch on the CPU.
 
     What is in the page cache is taken from there, and all else is read past it; ``route`` as for
     ``open`` sets another route.
@@ -153,13 +122,14 @@ def load_safetensors(
     keeps the whole buffer. Copy it to keep it alone. ``names`` loads a part of the file, and the
     buffer then has that part. A tensor that is misaligned for its type in the file is copied.
 
-    BF16 and the types of 8-bit floats are those of ``ml_dtypes``, and need it.
+    For numpy, BF16 and the types of 8-bit floats are those of ``ml_dtypes``, and need it; torch has
+    them itself.
 
-    Raises ``ValueError`` for a file that is not valid, ``KeyError`` for a name that it lacks, and
-    ``OSError``.
+    Raises ``ValueError`` for a file that is not valid, ``KeyError`` for a name that it lacks,
+    ``TypeError`` for a type that the framework lacks, ``ImportError`` where the framework is not
+    installed, and ``OSError``.
     """
-    import numpy as np
-
+    module, dtype_of = module_of(framework)
     with _native_open(path, route) as file:
         tensors = _header(file)
         if names is not None:
@@ -168,23 +138,27 @@ def load_safetensors(
             if missing:
                 raise KeyError(f"no tensor is called {sorted(missing)[0]!r} in {path!r}")
             tensors = [tensor for tensor in tensors if tensor.name in wanted]
-        dtypes = [_dtype(tensor.dtype, tensor.name) for tensor in tensors]
+        dtypes = [dtype_of(tensor.dtype, tensor.name) for tensor in tensors]
         ranges = _ranges(tensors)
         stop = max((tensor.end for tensor in tensors), default=0)
-        memory = np.frombuffer(memoryview(_read(file, ranges, stop)), np.uint8)
-    arrays: dict[str, Array] = {}
+        memory = _read(file, ranges, stop)
+    arrays: dict[str, Any] = {}
     place = index = 0
     for tensor, dtype in zip(tensors, dtypes, strict=True):
         if tensor.begin == tensor.end:
-            arrays[tensor.name] = np.empty(tensor.shape, dtype)
+            arrays[tensor.name] = module.empty(tensor.shape, dtype=dtype)
             continue
         while tensor.begin >= ranges[index][1]:
             place += ranges[index][1] - ranges[index][0]
             index += 1
         start = place + tensor.begin - ranges[index][0]
-        octets = memory[start : start + tensor.end - tensor.begin]
-        if octets.ctypes.data % dtype.alignment:
-            octets = octets.copy()
+        length = tensor.end - tensor.begin
+        # The buffer begins at a page. torch has no alignment other than the size.
+        if start % getattr(dtype, "alignment", dtype.itemsize):
+            part = bytearray(memoryview(memory)[start : start + length])
+            octets = module.frombuffer(part, dtype=module.uint8)
+        else:
+            octets = module.frombuffer(memory, dtype=module.uint8, count=length, offset=start)
         arrays[tensor.name] = octets.view(dtype).reshape(tensor.shape)
     return arrays
 
@@ -203,10 +177,9 @@ class _native_open:  # noqa: N801
 
 
 def _type_name(array: Array, tensor: str) -> str:
-    for known in (_NUMPY, _ML_DTYPES):
-        for name, dtype in known.items():
-            if array.dtype.name == dtype:
-                return name
+    for name, dtype in (NUMPY | ML_DTYPES).items():
+        if array.dtype.name == dtype:
+            return name
     raise TypeError(f"tensor {tensor!r} has the type {array.dtype}, which the format lacks")
 
 

@@ -14,7 +14,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Tensor(Protocol):
-    """A tensor with DLPack. A call takes tensors on the CPU whose elements are in the order of C."""
+    """A tensor with DLPack. A call takes it if it is on the CPU, with elements in the order of C."""
 
     def __dlpack__(self) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
