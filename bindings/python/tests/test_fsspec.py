@@ -248,3 +248,32 @@ def test_a_stream_goes_on_in_another_thread(
         assert other.submit(file.read, 10).result() == data[7:17]
         assert file.tell() == 17
         assert one.submit(file.read, 3).result() == data[7:10], "where this thread has set it"
+
+
+@pytest.mark.parametrize("route", [None, "direct", "buffered"])
+def test_a_copy_has_the_route_the_bytes_and_the_permissions(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, route: Any
+) -> None:
+    data = os.urandom(9_000_001)
+    path.write_bytes(data)
+    path.chmod(0o640)
+    opened: list[Any] = []
+    real = diopter_io.fsspec._open
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        opened.append(options["route"])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(diopter_io.fsspec, "_open", noted)
+    files = diopter_io.fsspec.DioFileSystem(route=route, skip_instance_cache=True)
+    target = path.with_name("target")
+    files.cp_file(str(path), str(target))
+    assert target.read_bytes() == data
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert opened == ([] if route is None else [route]), "the source"
+    # A copy that fails leaves nothing.
+    monkeypatch.setattr(diopter_io.fsspec, "_open", lambda *_, **__: 1 / 0)
+    if route is not None:
+        with pytest.raises(ZeroDivisionError):
+            files.cp_file(str(path), str(path.with_name("third")))
+    assert sorted(os.listdir(path.parent)) == ["data", "target"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import _native
 from ._frameworks import ML_DTYPES, NUMPY
 from ._frameworks import framework as module_of
+from ._new_file import new_file
 
 if TYPE_CHECKING:
     from ._types import Array, Path, Route
@@ -218,46 +218,9 @@ def save_safetensors(
         at = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    target = os.fsdecode(path)
-    temporary = f"{target}.{secrets.token_hex(4)}.part"
-    try:
-        with _Created(temporary, PREFIX_BYTES + len(text) + at) as stream:
-            stream.write(len(text).to_bytes(PREFIX_BYTES, "little"))
-            stream.write(text)
-            for _name, array, _dtype_name in named:
-                if array.nbytes:
-                    stream.write(_octets(array))
-        os.replace(temporary, target)
-    except BaseException:
-        if os.path.lexists(temporary):
-            os.unlink(temporary)
-        raise
-    _sync_directory(os.path.dirname(target) or ".")
-
-
-class _Created:
-    """A new file that is to have ``size`` bytes; durable at the end of the block."""
-
-    def __init__(self, path: str, size: int) -> None:
-        self.file = _native.File(path, "x+")
-        # No other name shows the file while it is longer than its data.
-        self.stream = _native.WriteBehind(self.file, 0, size_hint=size)
-
-    def __enter__(self) -> _native.WriteBehind:
-        return self.stream
-
-    def __exit__(self, kind: object, _error: object, _traceback: object) -> None:
-        try:
-            self.stream.finish()
-            if kind is None:
-                self.file.fsync()
-        finally:
-            self.file.close()
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with new_file(os.fsdecode(path), PREFIX_BYTES + len(text) + at) as stream:
+        stream.write(len(text).to_bytes(PREFIX_BYTES, "little"))
+        stream.write(text)
+        for _name, array, _dtype_name in named:
+            if array.nbytes:
+                stream.write(_octets(array))

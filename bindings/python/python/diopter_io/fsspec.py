@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fsspec.compression import compr
@@ -21,6 +21,7 @@ from fsspec.utils import isfilelike
 from ._files import File, Reader, Writer
 from ._files import open as _open
 from ._native import Ranges
+from ._new_file import new_file
 from ._tools import copy
 
 if TYPE_CHECKING:
@@ -103,8 +104,9 @@ class _DioWriter(Writer):
 class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
     """Local files whose bytes move by direct I/O.
 
-    ``auto_mkdir`` makes missing directories, as that of fsspec's local file system. ``route`` is the
-    route of the files that it opens, as that of ``diopter_io.open``. Copies follow ``DIOPTER_ROUTE``.
+    ``auto_mkdir`` makes missing directories, as that of fsspec's local file system. ``route`` is
+    the route of the files that it opens and copies, as that of ``diopter_io.open``. Without it,
+    they follow ``DIOPTER_ROUTE``.
     """
 
     protocol = "dio"
@@ -158,7 +160,10 @@ class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
         ):
             super().cp_file(source, target, **kwargs)
         elif not os.path.lexists(target):
-            copy(source, target)
+            if self.route is None:
+                copy(source, target)
+            else:
+                self._copy(source, target)
         elif os.path.samefile(source, target):
             raise shutil.SameFileError(f"{source!r} and {target!r} are the same file")
         else:
@@ -166,13 +171,23 @@ class DioFileSystem(LocalFileSystem):  # type: ignore[misc]
             with self.open(target, "wb") as stream:
                 self.get_file(source, stream)
 
+    def _copy(self, source: str, target: str) -> None:
+        """Copy to a new file by the route, which ``diopter_io.copy`` does not take."""
+        mode = os.stat(source).st_mode & 0o777
+        size = os.path.getsize(source)
+        with new_file(target, size, permissions=mode, route=self.route) as stream:
+            self._read_all(source, stream.write)
+
+    def _read_all(self, path: str, write: Callable[[bytes], object]) -> None:
+        with self.open(path, "rb") as source:
+            while piece := source.read(COPY_BYTES):
+                write(piece)
+
     def get_file(self, path1: str, path2: Any, callback: Any = None, **kwargs: Any) -> None:
         if not isfilelike(path2):
             self.cp_file(path1, path2, **kwargs)
             return
-        with self.open(path1, "rb") as source:
-            while piece := source.read(COPY_BYTES):
-                path2.write(piece)
+        self._read_all(path1, path2.write)
 
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
