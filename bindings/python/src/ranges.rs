@@ -2,7 +2,7 @@
 //! It is waited for here, or polled by the engine of an event loop.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use diopter::{FileRange, RangeBatch, RangeBytes};
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError};
@@ -39,8 +39,9 @@ enum Call {
 #[pyclass(frozen, module = "diopter_io._native")]
 pub struct Ranges {
     /// `None` once it has started.
-    call: Mutex<Option<Call>>,
-    places: Vec<Place>,
+    call: Mutex<Option<(Call, Vec<Place>)>>,
+    /// The ranges, of files that may be closed meanwhile.
+    places: Vec<(Weak<Opened>, FileRange)>,
     is_write: bool,
 }
 
@@ -129,12 +130,12 @@ impl Ranges {
         let total = self.places.iter().map(|(_, range)| range.length());
         let total = usize::try_from(total.fold(0, u64::saturating_add)).unwrap_or(usize::MAX);
         match self.take()? {
-            Call::Read { batch, returns_errors } if !is_interruptible(total) => {
+            (Call::Read { batch, returns_errors }, places) if !is_interruptible(total) => {
                 let results = py.detach(|| batch.read());
-                finish_read(py, &self.places, results, returns_errors)
+                finish_read(py, &places, results, returns_errors)
             }
-            call => {
-                let waited = Waiter::new().wait(py, &mut self.future_of(call));
+            (call, places) => {
+                let waited = Waiter::new().wait(py, &mut future_of(call, places));
                 waited.inspect_err(|_raised| self.note_left())?(py)
             }
         }
@@ -150,8 +151,8 @@ impl Ranges {
             Some(error) => error.getattr("outcome")?.extract()?,
             None => None,
         };
-        for (opened, range) in &self.places {
-            let has_failed = outcome.as_ref().is_some_and(|outcome| outcome.has_failed(*range));
+        for (opened, range) in self.open_places() {
+            let has_failed = outcome.as_ref().is_some_and(|outcome| outcome.has_failed(range));
             let error = error.filter(|_| has_failed);
             opened.abandoned.note_unseen(range.start(), range.length(), error)?;
         }
@@ -161,7 +162,8 @@ impl Ranges {
 
 impl Ranges {
     fn new(call: Call, places: Vec<Place>, is_write: bool) -> Ranges {
-        Ranges { call: Mutex::new(Some(call)), places, is_write }
+        let weak = places.iter().map(|(opened, range)| (Arc::downgrade(opened), *range)).collect();
+        Ranges { call: Mutex::new(Some((call, places))), places: weak, is_write }
     }
 
     fn of_pieces(file: &Bound<'_, File>, pieces: Vec<(u64, Taken)>) -> PyResult<Ranges> {
@@ -173,14 +175,19 @@ impl Ranges {
         Ok(Ranges::new(Call::Write(opened.file.clone(), pieces), places, true))
     }
 
-    fn take(&self) -> PyResult<Call> {
+    fn open_places(&self) -> impl Iterator<Item = Place> {
+        self.places.iter().filter_map(|(opened, range)| Some((opened.upgrade()?, *range)))
+    }
+
+    fn take(&self) -> PyResult<(Call, Vec<Place>)> {
         let call = self.call.lock().unwrap_or_else(PoisonError::into_inner).take();
         call.ok_or_else(|| PyRuntimeError::new_err("the call has been served"))
     }
 
     /// Returns the call as a future.
     pub fn future(&self) -> PyResult<RangesFuture> {
-        Ok(self.future_of(self.take()?))
+        let (call, places) = self.take()?;
+        Ok(future_of(call, places))
     }
 
     pub fn is_write(&self) -> bool {
@@ -189,58 +196,57 @@ impl Ranges {
 
     /// Notes that its task was cancelled before any request was started.
     pub fn note_untried(&self) {
-        for (opened, range) in self.places.iter().filter(|_| self.is_write) {
+        for (opened, range) in self.open_places().filter(|_| self.is_write) {
             opened.abandoned.note_untried(range.start(), range.length());
         }
     }
 
     /// Notes that its task was cancelled: what has begun goes on, and later flushes wait for it.
     pub fn note_left(&self) {
-        self.places.iter().for_each(|(opened, _)| opened.abandoned.note_left());
+        self.open_places().for_each(|(opened, _)| opened.abandoned.note_left());
     }
+}
 
-    fn future_of(&self, call: Call) -> RangesFuture {
-        let places = self.places.clone();
-        match call {
-            Call::Read { batch, returns_errors } => {
-                let read = batch.read_async();
-                Box::pin(async move {
-                    let results = read.await;
-                    finish(move |py| finish_read(py, &places, results, returns_errors))
-                })
-            }
-            Call::ReadInto(batch, buffers) => {
-                let read = batch.read_into_async(buffers);
-                Box::pin(async move {
-                    let (mut counts, buffers): (Vec<_>, Vec<_>) = read.await.into_iter().unzip();
-                    finish(move |py| {
-                        buffers.into_iter().for_each(|memory| memory.0.release(py));
-                        raise_first(py, &places, &mut counts)?;
-                        let counts = counts.into_iter().map(|count| count.unwrap_or(0));
-                        Ok(PyList::new(py, counts.collect::<Vec<_>>())?.into_any().unbind())
-                    })
-                })
-            }
-            Call::Write(file, pieces) => {
-                let write = file.write_ranges_from_async(pieces);
-                Box::pin(async move {
-                    let (mut results, pieces): (Vec<_>, Vec<_>) = write.await.into_iter().unzip();
-                    finish(move |py| {
-                        pieces.into_iter().for_each(|memory| memory.0.release(py));
-                        raise_first(py, &places, &mut results)?;
-                        let total: u64 = places.iter().map(|(_, range)| range.length()).sum();
-                        Ok(total.into_pyobject(py)?.into_any().unbind())
-                    })
-                })
-            }
-            Call::Sync(sync) => Box::pin(async move {
-                let mut result = vec![sync.await];
-                finish(move |py| {
-                    raise_first(py, &places, &mut result)?;
-                    Ok(py.None())
-                })
-            }),
+fn future_of(call: Call, places: Vec<Place>) -> RangesFuture {
+    match call {
+        Call::Read { batch, returns_errors } => {
+            let read = batch.read_async();
+            Box::pin(async move {
+                let results = read.await;
+                finish(move |py| finish_read(py, &places, results, returns_errors))
+            })
         }
+        Call::ReadInto(batch, buffers) => {
+            let read = batch.read_into_async(buffers);
+            Box::pin(async move {
+                let (mut counts, buffers): (Vec<_>, Vec<_>) = read.await.into_iter().unzip();
+                finish(move |py| {
+                    buffers.into_iter().for_each(|memory| memory.0.release(py));
+                    raise_first(py, &places, &mut counts)?;
+                    let counts = counts.into_iter().map(|count| count.unwrap_or(0));
+                    Ok(PyList::new(py, counts.collect::<Vec<_>>())?.into_any().unbind())
+                })
+            })
+        }
+        Call::Write(file, pieces) => {
+            let write = file.write_ranges_from_async(pieces);
+            Box::pin(async move {
+                let (mut results, pieces): (Vec<_>, Vec<_>) = write.await.into_iter().unzip();
+                finish(move |py| {
+                    pieces.into_iter().for_each(|memory| memory.0.release(py));
+                    raise_first(py, &places, &mut results)?;
+                    let total: u64 = places.iter().map(|(_, range)| range.length()).sum();
+                    Ok(total.into_pyobject(py)?.into_any().unbind())
+                })
+            })
+        }
+        Call::Sync(sync) => Box::pin(async move {
+            let mut result = vec![sync.await];
+            finish(move |py| {
+                raise_first(py, &places, &mut result)?;
+                Ok(py.None())
+            })
+        }),
     }
 }
 

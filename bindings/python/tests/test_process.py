@@ -438,12 +438,21 @@ def test_a_full_disk_leaves_no_part_of_a_safetensors_file(small_disk: pathlib.Pa
     assert os.listdir(small_disk) == []
 
 
-def test_a_cancelled_write_that_fails_makes_every_flush_fail(small_disk: pathlib.Path) -> None:
+@pytest.mark.parametrize("of_ranges", [False, True])
+def test_a_cancelled_write_that_fails_makes_every_flush_fail(
+    small_disk: pathlib.Path, of_ranges: bool
+) -> None:
     async def main() -> None:
         with diopter_io.open(small_disk / "data", "w+") as file:
-            task = asyncio.create_task(file.write_at_async(bytes(16 * MIB), 0))
+            data = bytes(16 * MIB)
+            call = file.write_ranges_async([(0, data)]) if of_ranges else None
+            task = asyncio.create_task(call or file.write_at_async(data, 0))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
+            # Until it has begun. The loop does not run meanwhile.
+            deadline = time.monotonic() + 10
+            while os.statvfs(small_disk).f_bfree > 0 and time.monotonic() < deadline:
+                pass
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
