@@ -82,6 +82,8 @@ class Tensor:
         self.shape = (len(memory),) if shape is None else shape
         self.strides, self.bits, self.byte_offset = strides, bits, byte_offset
         self.exported = self.deleted = 0
+        #: The last one.
+        self.capsule: object = None
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -112,7 +114,8 @@ class Tensor:
             made = Versioned(*self.version, None, deleter, self.flags, tensor)
         _kept[number] = (made, exported, shape, strides, deleter)
         name = b"dltensor" if self.version is None else b"dltensor_versioned"
-        return new_capsule(ctypes.addressof(made), name, None)
+        self.capsule = new_capsule(ctypes.addressof(made), name, None)
+        return self.capsule
 
 
 class Bare:

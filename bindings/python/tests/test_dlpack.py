@@ -177,6 +177,7 @@ def test_every_call_takes_tensors(
         assert bytes_of(tensor) == data
         if isinstance(tensor, Tensor):
             assert tensor.exported == tensor.deleted
+            assert name_of(tensor.capsule).startswith(b"used_dltensor"), "it is freed once"
             tensor.memory.clear()
     assert made[5].array.size if isinstance(made[5], Bare) else not made[5].exported
     assert other.read_bytes() == data * 4
