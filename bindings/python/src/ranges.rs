@@ -32,7 +32,7 @@ enum Call {
     Read { batch: RangeBatch, returns_errors: bool },
     ReadInto(RangeBatch, Vec<Filled>),
     Write(diopter::File, Vec<(u64, Taken)>),
-    Sync(diopter::SyncFuture),
+    Sync(Arc<Opened>, diopter::SyncFuture),
 }
 
 /// A call that reads or writes many ranges. It serves once.
@@ -100,8 +100,8 @@ impl Ranges {
         buffers: Vec<Bound<'_, PyAny>>,
         offset: i64,
     ) -> PyResult<Ranges> {
-        let mut at = unsigned(offset, "offset")?;
-        let mut taken = Vec::with_capacity(buffers.len());
+        let first = unsigned(offset, "offset")?;
+        let (mut at, mut taken) = (first, Vec::with_capacity(buffers.len()));
         for buffer in &buffers {
             let (start, memory) = (at, Taken::of(buffer)?);
             at = at.checked_add(memory.0.len() as u64).ok_or_else(|| {
@@ -110,7 +110,7 @@ impl Ranges {
             taken.push((start, memory));
         }
         if file.get().is_appending() && taken.len() > 1 {
-            taken = vec![(0, joined(file.py(), &taken)?)];
+            taken = vec![(first, joined(file.py(), &taken)?)];
         }
         Ranges::of_pieces(file, taken)
     }
@@ -122,7 +122,7 @@ impl Ranges {
         let opened = file.get().opened()?;
         let of = &opened.file;
         let sync = if data_only { of.sync_data_async() } else { of.sync_all_async() };
-        Ok(Ranges::new(Call::Sync(sync), vec![(opened, FileRange::new(0, 0))], false))
+        Ok(Ranges::new(Call::Sync(opened, sync), vec![], false))
     }
 
     /// Serves the call, and waits for it without the GIL.
@@ -240,11 +240,11 @@ fn future_of(call: Call, places: Vec<Place>) -> RangesFuture {
                 })
             })
         }
-        Call::Sync(sync) => Box::pin(async move {
-            let mut result = vec![sync.await];
-            finish(move |py| {
-                raise_first(py, &places, &mut result)?;
-                Ok(py.None())
+        Call::Sync(opened, sync) => Box::pin(async move {
+            let synced = sync.await.map_err(Failure::from);
+            finish(move |py| match synced {
+                Ok(()) => Ok(py.None()),
+                Err(failure) => Err(failure.raise(py, &opened.name)),
             })
         }),
     }

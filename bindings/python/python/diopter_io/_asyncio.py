@@ -97,7 +97,8 @@ def _driver(loop: asyncio.AbstractEventLoop) -> _Driver:
     for other in unused:
         # Only the thread of a closed loop can close its engine; another one leaves it to that.
         other.close()
-    if driver is not None:
+    # Calls of many ranges outlive a lost engine: it stays the loop's reader for them.
+    if driver is not None and driver.engine.in_flight == 0:
         driver.close()
     driver = _Driver(loop)
     with _lock:
