@@ -21,16 +21,21 @@ async def read_at(file: diopter_io.File, length: int, offset: int) -> bytes:
     return await file.read_at_async(length, offset=offset)
 
 
-def test_a_call_where_no_loop_runs_is_an_error_at_once(path: pathlib.Path) -> None:
+def test_a_call_serves_the_loop_that_awaits_it(path: pathlib.Path) -> None:
     with diopter_io.open(path, "w+") as file:
-        for call in [
-            lambda: file.read_at_async(1, offset=0),
-            lambda: file.readinto_at_async(bytearray(1), 0),
-            lambda: file.write_at_async(b"x", 0),
-            file.fsync_async,
-        ]:
-            with pytest.raises(RuntimeError, match="no event loop is running: await this"):
-                call()
+        write = file.write_at_async(b"any offset", 7)
+        assert file.size == 0, "nothing is done before it is awaited"
+        assert asyncio.run(write) == 10
+        assert asyncio.run(file.read_at_async(6, offset=11)) == b"offset"
+        assert asyncio.run(file.read_ranges_async([(7, 3), (11, 6)])) == [b"any", b"offset"]
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        read = asyncio.run_coroutine_threadsafe(file.read_at_async(3, offset=7), loop)
+        assert read.result(10) == b"any"
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def test_transfers(path: pathlib.Path) -> None:

@@ -125,24 +125,7 @@ def submit(
     argument: Callable[[], _native.Ranges[_Result]],
     offset: int,
 ) -> Coroutine[Any, Any, _Result]: ...
-def submit(
-    file: _native.File, what: str, argument: Any, offset: int
-) -> Coroutine[Any, Any, Any]:
-    """Return a coroutine that serves one request on the running loop; as ``check`` otherwise."""
-    check()
-    return _serve(file, what, argument, offset)
-
-
-def check() -> None:
-    """Raise ``RuntimeError`` where no loop runs: a coroutine that no code awaits does nothing."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        why = "no event loop is running: await this in a coroutine, or use the blocking call"
-        raise RuntimeError(why) from None
-
-
-async def _serve(file: _native.File, what: str, argument: Any, offset: int) -> Any:
+async def submit(file: _native.File, what: str, argument: Any, offset: int) -> Any:
     """Serve one request on the running loop."""
     loop = asyncio.get_running_loop()
     driver = _driver(loop)

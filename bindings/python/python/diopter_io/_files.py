@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native
 from ._arguments import by_name
-from ._asyncio import check, submit
+from ._asyncio import submit
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -181,12 +181,8 @@ class File(_native.File):
         """
         return submit(self, "ranges", partial(self._write, ranges), 0)
 
-    def fsync_async(self, *, data_only: bool = False) -> Coroutine[Any, Any, None]:
+    async def fsync_async(self, *, data_only: bool = False) -> None:
         """``fsync`` on the running event loop."""
-        check()
-        return self._fsync(data_only)
-
-    async def _fsync(self, data_only: bool) -> None:
         await submit(self, "sync-data" if data_only else "sync", None, 0)
         if self.has_left_writes():
             # Those are not the loop's, so its engine has not waited for them.
