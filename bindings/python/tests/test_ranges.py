@@ -100,8 +100,6 @@ def test_errors_are_those_of_the_blocking_calls(
                 await call()
 
     asyncio.run(run())
-    with diopter_io.open(path) as file, pytest.raises(RuntimeError, match="no event loop"):
-        file.read_ranges_async([(0, 1)])
 
 
 def test_a_loop_that_waits_for_ranges_does_not_spin(
