@@ -27,11 +27,13 @@ pub use shuttle::{
     thread,
 };
 
-// Outside the models: reference counts, and statics, which loom does not support.
+// Outside the models: reference counts, channels of one value after the other, and statics, which
+// loom does not support.
 pub use diopter_os::PerProcess;
 pub use std::sync::{
     Arc, Mutex as StaticMutex, MutexGuard as StaticGuard, OnceLock, TryLockError, Weak,
     atomic::{AtomicU32 as StaticCounter, AtomicU64 as StaticU64},
+    mpsc::{Receiver, sync_channel},
 };
 
 /// Returns the number of processors that this process may use; 1 if it is unknown.
