@@ -126,6 +126,8 @@ fn what_is_no_part_is_refused_and_the_target_stays() {
         &["--length=1", "--resume"],
         &["--target-offset=1", "--striped"],
         &["--target-offset=1", "-a"],
+        &["--target-offset=1", "-p"],
+        &["--target-offset=1", "-n"],
         &["--expect-size=1"],
     ] {
         let output = cp(options, &source, &target);
@@ -133,7 +135,7 @@ fn what_is_no_part_is_refused_and_the_target_stays() {
         assert!(message(&output).contains("cannot be used with") || options.len() == 1);
     }
     let output = dio().arg("--offset=1").args([&source, &source, &path("dir")]).output().unwrap();
-    assert!(message(&output).contains("a part of a file"), "{}", message(&output));
+    assert!(message(&output).contains("take one source"), "{}", message(&output));
     // All of it, and nothing of it, are parts.
     cp_well(&["--offset=0", "--length=10000"], &source, &path("all"));
     assert_same(&source, &path("all"));
@@ -177,6 +179,26 @@ fn an_end_in_place_says_that_the_target_is_partly_written() {
 }
 
 #[test]
+fn a_file_that_loses_its_name_while_it_is_written_is_a_failure() {
+    let dir = dir();
+    let path = |name: &str| dir.path().join(name);
+    let (source, target) = (path("source"), path("target"));
+    make_file(&source, 1, 2 * MIB);
+    make_file(&target, 2, 2 * MIB);
+    std::fs::write(path("other"), "other").unwrap();
+    let before = std::fs::metadata(&target).unwrap().modified().unwrap();
+    let options = ["--overwrite", "--target-offset=0", "--bwlimit=1M", "--bs=64k"];
+    let child = start_slowly(&options, &source, &target);
+    wait_for("the first bytes", || {
+        std::fs::metadata(&target).unwrap().modified().unwrap() != before
+    });
+    std::fs::rename(path("other"), &target).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_refused(&output, &["another process replaced it"]);
+    assert_eq!(std::fs::read(&target).unwrap(), b"other");
+}
+
+#[test]
 fn a_part_of_a_device_is_read_and_written() {
     let disk = match Loop::new("parts", 16 * MIB, 512) {
         Ok(disk) => disk,
@@ -215,9 +237,12 @@ fn a_full_disk_is_found_before_a_byte_is_written_in_place() {
     make_file(&source, 1, 32 * MIB);
     make_file(&target, 2, MIB);
     let before = std::fs::read(&target).unwrap();
+    let free = || rustix::fs::statvfs(mount.path()).unwrap().f_bfree;
+    let free_before = free();
     let output = cp(&["--overwrite", "--target-offset=4096"], &source, &target);
-    assert_refused(&output, &["cannot reserve space", "ENOSPC"]);
+    assert_refused(&output, &["cannot reserve space", "ENOSPC", "33554432 bytes"]);
     assert!(std::fs::read(&target).unwrap() == before);
+    assert!(free() + 16 > free_before, "{} of {free_before} blocks", free());
 }
 
 // --- dry runs
@@ -261,6 +286,11 @@ fn a_dry_run_lists_what_the_copy_then_makes_and_changes_nothing() {
     for count in ["files", "folders", "others", "bytes", "skipped", "exit_status"] {
         assert_eq!(report[count], made[count], "{count}");
     }
+    // A further name of a file becomes a link, as it does in the copy.
+    std::fs::hard_link(tree.join("file"), tree.join("sub/name")).unwrap();
+    let linked = cp_report(&["--dry-run", "-aT", "--exclude=*.out"], &tree, &target);
+    assert_eq!((&linked["files"], &linked["links"]), (&2.into(), &1.into()));
+    std::fs::remove_file(tree.join("sub/name")).unwrap();
     // What is there is not made again, and with -u not copied again.
     let again: Vec<&String> = all.iter().filter(|name| !name.ends_with('/')).collect();
     assert_eq!(listed(&["-T"], &tree, &target).iter().collect::<Vec<_>>(), again);
@@ -268,6 +298,25 @@ fn a_dry_run_lists_what_the_copy_then_makes_and_changes_nothing() {
     let output = cp_well(&["--dry-run", "-v", "-aT", "--exclude=*.out"], &tree, &target);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("would copy 2 files, 3 directories, 1 link or node; 8 B"), "{text}");
+}
+
+#[test]
+fn a_dry_run_to_a_read_only_file_system_is_refused() {
+    let disk = match Loop::new("dry", 16 * MIB, 512) {
+        Ok(disk) => disk,
+        Err(why) => return skip(Capability::Loop, &why),
+    };
+    let ext4 = FileSystem::Ext4 { block: 4096, extra: &[] };
+    let mount = match Mount::on(disk, ext4, "ro") {
+        Ok(mount) => mount,
+        Err(why) => return skip(Capability::Ext4, &why),
+    };
+    let dir = dir();
+    let (tree, _) = tree_of(dir.path());
+    for source in [&tree, &tree.join("file"), &tree.join("link")] {
+        let output = cp(&["--dry-run", "-a"], source, &mount.path().join("new"));
+        assert_refused(&output, &["cannot make a name in", "EROFS"]);
+    }
 }
 
 #[test]

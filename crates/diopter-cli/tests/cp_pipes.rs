@@ -113,6 +113,67 @@ fn zeros_of_a_pipe_become_holes_when_that_is_asked_for() {
 }
 
 #[test]
+fn zeros_of_a_pipe_are_written_where_other_bytes_are() {
+    let dir = dir();
+    let target = dir.path().join("target");
+    std::fs::write(&target, [1; 20_000]).unwrap();
+    let options = ["--sparse=always", "--overwrite", "--target-offset=4096", "--verify"];
+    cp_well_from(&options, &[0; 8192], &target);
+    let expected = [[1; 4096].to_vec(), vec![0; 8192], vec![1; 20_000 - 12_288]].concat();
+    assert!(std::fs::read(&target).unwrap() == expected);
+}
+
+#[test]
+fn a_stream_that_is_so_long_that_requests_change_their_size_is_copied() {
+    let dir = dir();
+    let target = dir.path().join("target");
+    let zeros = File::open("/dev/zero").unwrap();
+    let mut command = dio();
+    command.args(["--sparse=always", "--expect-size=3G", "-"]).arg(&target).stdin(zeros);
+    assert_refused(&command.output().unwrap(), &["it has more than the 3221225472 bytes"]);
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
+#[test]
+fn a_closed_descriptor_is_no_empty_file() {
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    std::fs::write(&source, "content").unwrap();
+    std::fs::write(&target, "old").unwrap();
+    let program = dio().get_program().to_owned();
+    let run = |script: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", script]).arg(&program).args([&source, &target]).output().unwrap()
+    };
+    let input = run("exec \"$0\" cp - \"$2\" <&-");
+    assert_refused(&input, &["cannot open standard input", "EBADF"]);
+    assert_eq!(std::fs::read(&target).unwrap(), b"old");
+    let output = run("exec \"$0\" cp \"$1\" - >&-");
+    assert_refused(&output, &["cannot open standard output", "EBADF"]);
+    let sum = run("exec \"$0\" sum - <&-");
+    assert_eq!(sum.status.code(), Some(2), "{sum:?}");
+    // /dev/null is a file as any other.
+    assert!(run("exec \"$0\" cp - \"$2\" </dev/null").status.success());
+    assert_eq!(std::fs::read(&target).unwrap(), b"");
+    assert!(run("exec \"$0\" cp \"$1\" - >/dev/null").status.success());
+}
+
+#[test]
+fn the_file_of_standard_output_keeps_its_name() {
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    std::fs::write(&source, "content").unwrap();
+    for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        std::fs::write(&target, "header\n").unwrap();
+        let end = File::options().append(true).open(&target).unwrap();
+        let mut command = dio();
+        let output = command.arg(&source).arg(name).stdout(end).output().unwrap();
+        assert_refused(&output, &[name, "`-` writes to standard output"]);
+        assert_eq!(std::fs::read(&target).unwrap(), b"header\n", "{name}");
+    }
+}
+
+#[test]
 fn a_stream_of_another_length_than_expected_changes_nothing() {
     let dir = dir();
     let target = dir.path().join("target");
@@ -152,10 +213,12 @@ fn a_new_file_has_the_usual_permissions_and_a_link_is_followed() {
     std::fs::set_permissions(&target, Permissions::from_mode(0o600)).unwrap();
     cp_well_from(&[], b"new", &link);
     assert_eq!(std::fs::read(&target).unwrap(), b"new");
-    let like = dir.path().join("like");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!(mode(&target), 0o600, "that of the file before it");
+    let (new, like) = (dir.path().join("new"), dir.path().join("like"));
+    cp_well_from(&[], b"new", &new);
     File::create(&like).unwrap();
-    let mode = |path: &Path| std::fs::metadata(path).unwrap().mode();
-    assert_eq!(mode(&target), mode(&like));
+    assert_eq!(mode(&new), mode(&like));
     assert!(link.symlink_metadata().unwrap().is_symlink());
     cp_well_from(&["-n"], b"newer", &target);
     assert_eq!(std::fs::read(&target).unwrap(), b"new");
@@ -185,6 +248,12 @@ fn a_stream_is_written_over_a_device_and_over_a_part_of_a_file() {
     cp_well_from(&["--target-offset=12345", "--overwrite", "--verify"], &bytes, &target);
     expected[12345..12345 + 70_001].copy_from_slice(&bytes);
     assert!(std::fs::read(&target).unwrap() == expected);
+    let short = ["--target-offset=12345", "--overwrite", "--expect-size=80M"];
+    let text = message(&cp_from(&short, &bytes, &target));
+    assert!(text.contains("after 70001 of") && text.contains("is written in place"), "{text}");
+    let found = std::fs::metadata(&target).unwrap();
+    assert_eq!(found.len(), MIB);
+    assert!(found.blocks() * 512 <= 2 * MIB, "what was reserved is free again");
     let disk = match Loop::new("pipes", 4 * MIB, 512) {
         Ok(disk) => disk,
         Err(why) => return skip(Capability::Loop, &why),
@@ -197,7 +266,9 @@ fn a_stream_is_written_over_a_device_and_over_a_part_of_a_file() {
     assert!(output.stdout == bytes);
     let long = content(3, 5 << 20);
     let output = cp_from(&["--overwrite"], &long, disk.device());
-    assert_refused(&output, &["cannot write", "ENOSPC"]);
+    let text = message(&output);
+    assert!(text.contains("cannot write") && text.contains("ENOSPC"), "{text}");
+    assert!(text.contains("is written in place, and may have some"), "{text}");
 }
 
 #[test]
@@ -241,7 +312,8 @@ fn a_reader_that_stops_is_no_success_and_one_that_waits_is_waited_for() {
     let mut child = start_to(&[], &source, Stdio::piped());
     let mut unread = child.stdout.take().unwrap();
     unread.read_exact(&mut [0; 1]).unwrap();
-    end(child);
+    let text = message(&end(child));
+    assert!(text.contains("standard output has some of the bytes"), "{text}");
     // A pipe that does not wait itself.
     let (mut reader, writer) = std::io::pipe().unwrap();
     rustix::fs::fcntl_setfl(&writer, rustix::fs::OFlags::NONBLOCK).unwrap();

@@ -20,7 +20,7 @@ use diopter::{Errno, File};
 use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
 use diopter_os::ids::effective_user;
 use diopter_os::random;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, RawDir};
 use rustix::io::retry_on_intr;
 
 use crate::failure::Failure;
@@ -207,6 +207,13 @@ impl Dir {
     /// Opens it again, to read its names from the first on.
     pub fn to_list(&self) -> Result<Rc<Dir>, Errno> {
         Dir::of_fd(self.open_again()?, Rc::clone(&self.name))
+    }
+
+    /// Fails if this user may not make names in it, or its file system is read-only.
+    pub fn check_writable(&self) -> Result<(), Failure> {
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::accessat(&self.fd, ".", access, AtFlags::EACCESS)
+            .map_err(|errno| Failure::of_errno("making a name in", &self.path(), errno.into()))
     }
 
     /// Makes a file in its file system that has no name, and that only its owner may use.

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use crate::chattr;
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::file;
@@ -61,7 +62,14 @@ fn enter(
     session.counts.dirs += 1;
     let there = match destination {
         Some(Destination::Itself(dir)) => return Ok(Some(dir)),
-        Some(Destination::Named(entry) | Destination::Inside(entry)) => entry.existing_dir()?,
+        Some(Destination::Named(entry) | Destination::Inside(entry)) => {
+            let there = entry.existing_dir()?;
+            if there.is_none() {
+                chattr::check(&entry)?;
+                entry.dir.check_writable()?;
+            }
+            there
+        }
         None => None,
     };
     if there.is_none() {
@@ -82,6 +90,9 @@ fn list_entry(
     }
     let found = Found { inode, entry: Some(entry), path: &path };
     let is_file = inode.metadata().is_file();
+    if session.lists_link(inode) {
+        return Ok(());
+    }
     match target.map(|dir| Destination::Inside(Entry::new(dir, &entry.name))) {
         Some(destination) if is_file => file::copy(session, found, destination),
         Some(destination) => {

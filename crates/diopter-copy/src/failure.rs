@@ -218,6 +218,7 @@ fn attempt_of(what: &str) -> Option<&'static str> {
         "looking for holes" => "cannot find the holes of",
         "looking up" => "cannot look up",
         "making" => "cannot make",
+        "making a name in" => "cannot make a name in",
         "making a buffer" => "cannot allocate a buffer for",
         "making a file without a name in" => "cannot make a file without a name in",
         "making the directory" => "cannot make the directory",

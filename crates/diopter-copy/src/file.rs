@@ -56,6 +56,17 @@ fn copy_opened(session: &mut Session<'_>, source: &Source, place: Place) -> Step
         session.skip(source.size);
         return Ok(());
     }
+    let end = session.options.target_offset.unwrap_or(0).checked_add(source.size);
+    if end.is_none_or(|end| i64::try_from(end).is_err()) {
+        let (cause, remedy) = ("no file has so many bytes", "choose a smaller --target-offset");
+        return Err(Failure::of_rule("writing", &place.entry.path(), cause, remedy).into());
+    }
+    if let (Existing::Device(_), true) = (&place.existing, session.options.resume) {
+        let cause = "a copy onto a device cannot resume: it is written in place";
+        let remedy = "leave --resume out";
+        let target = place.entry.path();
+        return Err(Failure::of_rule("writing the device", &target, cause, remedy).into());
+    }
     if session.options.dry_run {
         check_dry(session, &place)?;
         session.list_file(source);
@@ -93,7 +104,7 @@ fn check_dry(session: &Session<'_>, place: &Place) -> Result<(), Failure> {
             device::check(&place.entry.path(), device, session.options.overwrite)
         }
         (_, Some(_)) => open_part(session, place).map(|_| ()),
-        _ => chattr::check(&place.entry),
+        _ => chattr::check(&place.entry).and_then(|()| place.entry.dir.check_writable()),
     }
 }
 
@@ -103,11 +114,6 @@ fn write_device(
     (target, start): (&Path, u64),
     device: &Inode,
 ) -> Step<()> {
-    if session.options.overwrite && session.options.resume {
-        let cause = "a copy onto a device cannot resume: it is written in place";
-        let remedy = "leave --resume out";
-        return Err(Failure::of_rule("writing the device", target, cause, remedy).into());
-    }
     let end = start.saturating_add(source.size);
     let file = device::open(target, device, end, session.options.overwrite)?;
     let passed = session.write_in_place(source, Output { file: &file, path: target, start })?;
@@ -121,16 +127,31 @@ fn write_part(session: &mut Session<'_>, source: &Source, place: &Place, start: 
     if let Existing::Device(device) = &place.existing {
         return write_device(session, source, (&path, start), device);
     }
-    if start.checked_add(source.size).is_none_or(|end| i64::try_from(end).is_err()) {
-        let (cause, remedy) = ("no file has so many bytes", "choose a smaller --target-offset");
-        return Err(Failure::of_rule("writing", &path, cause, remedy).into());
-    }
     let file = open_part(session, place)?;
     let output = Output { file: &file, path: &path, start };
     session.reserve_part(output, source.size)?;
-    let passed = session.write_in_place(source, output)?;
+    let written = session.write_in_place(source, output);
+    let passed = end_part(session, place, output, written)?;
     session.count(source, &passed);
     Ok(())
+}
+
+/// Ends a copy in place: space that it did not use is freed, and the file must have its name still.
+pub fn end_part(
+    session: &Session<'_>,
+    place: &Place,
+    output: Output<'_>,
+    written: Step<Passed>,
+) -> Step<Passed> {
+    let Existing::File(there) = &place.existing else { return written };
+    if written.is_err() {
+        session.release(output);
+    } else if !place.entry.is(there.id()) {
+        let cause = "another process replaced it meanwhile; the bytes are in the file that it was";
+        let remedy = "let nothing else write to its directory, and copy again";
+        return Err(Failure::of_rule("writing", output.path, cause, remedy).into());
+    }
+    written
 }
 
 /// Opens a file of which a part is to be written.

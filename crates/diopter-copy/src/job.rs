@@ -110,6 +110,16 @@ struct Staged {
     is_enough: bool,
 }
 
+impl Staged {
+    /// Returns bytes of the block that was read last. The pump may take it in parts: the size of a
+    /// request changes meanwhile.
+    fn at(&self, range: FileRange) -> &[u8] {
+        let small = |bytes: u64| usize::try_from(bytes).expect("at most a block");
+        let from = self.bytes.len() - small(self.total - range.start());
+        &self.bytes[from..from + small(range.length())]
+    }
+}
+
 /// An operation of the pump: a request, or what an input had.
 pub enum Operation<'r> {
     Request(EngineRequest<'r>),
@@ -324,7 +334,7 @@ impl<'r> Host for Job<'r, '_> {
         let range = request.range();
         let memory = request.memory.and_then(|memory| memory.downcast::<IoBuf>().ok());
         let mut memory = memory.expect("the pump reads into its buffers");
-        memory.copy_from_slice(&self.input.bytes);
+        memory.copy_from_slice(self.input.at(range));
         Operation::Filled(Some(FinishedRequest::filled(range, AnyBuf::new(memory))))
     }
 
@@ -410,6 +420,25 @@ impl<'r> Host for Job<'r, '_> {
                 let now = diopter::internals::clock::now();
                 let progress = Progress { now, count, bytes, in_flight, has_more };
                 self.tuning.note(self.transfer.target.file().is_some(), progress);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_of_an_input_is_taken_in_parts_where_requests_become_shorter() {
+        let bytes: Vec<u8> = (0..10_000_u32).flat_map(u32::to_le_bytes).collect();
+        let mut input = Staged::default();
+        for (start, end) in [(0, 16_384), (16_384, 32_768), (32_768, 40_000)] {
+            input.bytes = bytes[start..end].to_vec();
+            input.total = u64::try_from(end).unwrap();
+            for (from, to) in [(start, end), (start, end - 1000), (end - 1000, end)] {
+                let range = FileRange::new(from.try_into().unwrap(), to.try_into().unwrap());
+                assert_eq!(input.at(range), &bytes[from..to]);
             }
         }
     }

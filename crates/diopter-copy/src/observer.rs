@@ -40,6 +40,11 @@ pub enum Notice<'a> {
         /// Where they come from: not from the page cache, if its pages were dropped before.
         from: ReadFrom,
     },
+    /// A copy in place failed: the target may have some of the new bytes.
+    PartlyWritten {
+        /// The target.
+        target: &'a Path,
+    },
     /// The copy does not keep what [`Options::preserve`](crate::Options::preserve) asks for.
     NotKept {
         /// The source.
@@ -81,6 +86,10 @@ impl fmt::Display for Notice<'_> {
                     ReadFrom::Cache => write!(f, "which does not prove what the device holds"),
                     below => write!(f, "from {}: its pages were dropped first", below.words()),
                 }
+            }
+            Notice::PartlyWritten { target } => {
+                let target = untrusted::name(target);
+                write!(f, "{target} is written in place, and may have some of the new bytes now")
             }
             Notice::NotKept { source, at, loses_mode } => {
                 let source = untrusted::name(source);

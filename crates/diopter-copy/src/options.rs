@@ -205,7 +205,8 @@ impl Options {
     }
 
     /// Returns true if a part of the source is copied, or to a part of the target.
-    pub(super) fn has_part(&self) -> bool {
+    #[must_use]
+    pub fn has_part(&self) -> bool {
         self.offset > 0 || self.length.is_some() || self.target_offset.is_some()
     }
 

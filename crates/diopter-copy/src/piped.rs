@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use diopter::Errno;
-use diopter_os::space;
+use diopter_os::{space, standard};
 use diopter_rados::name::Name;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
@@ -33,6 +33,9 @@ use crate::temporary::{Temporary, Wanted};
 const INPUT: &str = "standard input";
 const OUTPUT: &str = "standard output";
 
+/// Bytes that a pipe holds: as many as a user may have without privileges.
+const PIPE_BYTES: usize = 1 << 20;
+
 /// Longest wait for a pipe before the stop flag is checked.
 const WAIT_SLICE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
@@ -51,7 +54,13 @@ impl<'s> Interruptible<'s> {
     /// # Errors
     /// The descriptor is not open, or there are too many.
     pub fn of(fd: BorrowedFd<'_>, stop: &'s StopFlag) -> io::Result<Interruptible<'s>> {
-        Ok(Interruptible::new(StdFile::from(fd.try_clone_to_owned()?), stop))
+        if standard::was_closed(fd) {
+            return Err(Errno::EBADF.into());
+        }
+        let file = Interruptible::new(StdFile::from(fd.try_clone_to_owned()?), stop);
+        // A hint: each call moves more. Only a pipe has such a size.
+        let _bytes = rustix::pipe::fcntl_setpipe_size(&file.file, PIPE_BYTES);
+        Ok(file)
     }
 
     /// As [`Interruptible::of`], with a file that is open here.
@@ -142,6 +151,9 @@ pub fn from_input(session: &mut Session<'_>, input: &mut Interruptible<'_>) -> S
     }
     let place = place::of_file(target, OpenAs::Striped)?;
     let (path, options) = (place.entry.path(), session.options);
+    if options.expect_size.is_some_and(|bytes| i64::try_from(bytes).is_err()) {
+        return Err(refused(&path, "no file has so many bytes", "correct --expect-size").into());
+    }
     if let Existing::File(there) | Existing::Device(there) = &place.existing {
         refuse_same(there, &found, &path)?;
         if options.existing == WhenThere::Keep {
@@ -161,25 +173,27 @@ pub fn from_input(session: &mut Session<'_>, input: &mut Interruptible<'_>) -> S
         _ => return replace(session, input, &place),
     };
     let output = Output { file: &in_place, path: &path, start };
-    if !place.existing.is_device()
-        && let Some(bytes) = options.expect_size
-    {
+    let expected = options.expect_size.filter(|_| !place.existing.is_device());
+    if let Some(bytes) = expected {
         session.reserve_part(output, bytes)?;
     }
-    session.begin_in_place(&path);
-    let passed = pass(session, input, (output, false))?;
-    session.flush(output)?;
-    read_back(session, output, &passed)?;
-    session.begin_file();
+    let written = session.in_place(&path, |session| {
+        let passed = pass(session, input, (output, false))?;
+        session.flush(output)?;
+        read_back(session, output, &passed)?;
+        Ok(passed)
+    });
+    let passed = file::end_part(session, &place, output, written)?;
     session.count_bytes(passed.moved.input_bytes, &passed);
     Ok(())
 }
 
 /// Writes a temporary, which gets the name of the target when the input is complete.
 fn replace(session: &mut Session<'_>, input: &mut Interruptible<'_>, place: &Place) -> Step<()> {
-    let target = &place.entry;
-    if let Existing::File(_) = place.existing {
+    let (target, mut replaced) = (&place.entry, None);
+    if let Existing::File(there) = &place.existing {
         target.refuse_other_name()?;
+        replaced = Some(there.metadata().mode());
     }
     let wanted = Wanted {
         source: &SourceIdentity::of_none(),
@@ -189,7 +203,7 @@ fn replace(session: &mut Session<'_>, input: &mut Interruptible<'_>, place: &Pla
         given_to: None,
     };
     let temporary = Temporary::take(target, &wanted)?;
-    match fill(session, input, &temporary, target) {
+    match fill(session, input, (&temporary, target), replaced) {
         Ok(passed) => {
             temporary.publish(target)?;
             session.flush_dir(&target.dir)?;
@@ -206,8 +220,8 @@ fn replace(session: &mut Session<'_>, input: &mut Interruptible<'_>, place: &Pla
 fn fill(
     session: &mut Session<'_>,
     input: &mut Interruptible<'_>,
-    temporary: &Temporary,
-    target: &Entry,
+    (temporary, target): (&Temporary, &Entry),
+    replaced: Option<u32>,
 ) -> Step<Passed> {
     let (file, path) = (&temporary.file, target.path());
     let output = Output::of(file, &path);
@@ -218,7 +232,9 @@ fn fill(
     let failed = |what| move |errno: Errno| Failure::of_errno(what, &path, errno);
     space::set_len(fd_of(file), passed.moved.input_bytes).map_err(failed("setting the size"))?;
     let path = target.path();
-    let mode = Mode::from_bits_truncate(session.new_mode(&target.dir, 0o666, 0o666));
+    // Without a source, the permissions are those of the file that it replaces.
+    let usual = session.new_mode(&target.dir, 0o666, 0o666);
+    let mode = Mode::from_bits_truncate(replaced.map_or(usual, |mode| mode & 0o777));
     rustix::fs::fchmod(fd_of(file), mode)
         .map_err(|errno| Failure::of_errno("setting the permissions", &path, errno.into()))?;
     let output = Output::of(file, &path);
@@ -237,7 +253,9 @@ fn pass(
     let expected = session.options.expect_size;
     let name = Path::new(INPUT);
     session.observer().begins(Pass::Copy, name, expected.unwrap_or(0));
-    let (hashing, zeros) = (session.hashing(), session.zeros());
+    // In place, what is not written keeps its old bytes.
+    let zeros = if is_new { session.zeros() } else { Zeros::Written };
+    let hashing = session.hashing();
     // One byte more shows that the input does not end there.
     let mut limited = input.take(expected.map_or(u64::MAX, |bytes| bytes.saturating_add(1)));
     let transfer = Transfer {
@@ -299,7 +317,9 @@ pub fn to_output(session: &mut Session<'_>, output: &mut Interruptible<'_>) -> S
     }
     let name = Path::new(OUTPUT);
     let there = output.metadata().map_err(|error| Failure::of_io("writing", name, &error))?;
-    refuse_same(&inode, &there, path)?;
+    if source.has_object(&there) {
+        return Err(is_same(path).into());
+    }
     session.fit_requests(&source, &source.file)?;
     session.observer().begins(Pass::Copy, path, source.size);
     let segments = session.segments_of(&source, alignment_of(&source, &source.file));
@@ -337,11 +357,12 @@ fn refuse_elsewhere(path: &Path) -> Result<(), Failure> {
     Err(Failure::of_rule("copying", path, cause, "copy from or to a file"))
 }
 
-/// Refuses a file that is standard input or output, too.
+/// Refuses a file that is standard input, too.
 fn refuse_same(named: &Inode, piped: &Metadata, path: &Path) -> Result<(), Failure> {
-    if named.id() != id_of(piped) {
-        return Ok(());
-    }
+    if named.id() == id_of(piped) { Err(is_same(path)) } else { Ok(()) }
+}
+
+fn is_same(path: &Path) -> Failure {
     let cause = "source and target are the same file";
-    Err(Failure::of_rule("copying", path, cause, "name another target"))
+    Failure::of_rule("copying", path, cause, "name another target")
 }

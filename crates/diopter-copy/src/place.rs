@@ -11,11 +11,15 @@ use std::rc::Rc;
 use diopter::Errno;
 use diopter::layouts::StripedFile;
 use diopter_rados::name::Name;
+use rustix::fs::PROC_SUPER_MAGIC;
 
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::Failure;
 use crate::image_path;
 use crate::options::OpenAs;
+
+/// Links in a row that the kernel follows.
+const LINKS_MAX: usize = 40;
 
 /// The file that exists at the place of a target.
 #[derive(Debug)]
@@ -163,6 +167,11 @@ fn is_among_devices(path: &Path) -> bool {
 /// Follows a link that the command line names.
 fn follow(link: &Entry) -> Result<(Entry, Inode), Failure> {
     let path = link.path();
+    if leads_through_proc(&path) {
+        let cause = "it leads to an open file of a process, which would lose its name";
+        let remedy = "`-` writes to standard output; or name the file itself";
+        return Err(Failure::of_rule("writing", &path, cause, remedy));
+    }
     let dangling = || {
         let cause = "it is a symbolic link to nothing";
         let remedy = "remove the link, or name the file that it is to lead to";
@@ -194,6 +203,21 @@ fn follow(link: &Entry) -> Result<(Entry, Inode), Failure> {
         return Err(Failure::of_rule("following the link", &path, cause, remedy));
     }
     Ok((entry, found))
+}
+
+/// Returns true if a link, or one that it leads to, is one of /proc, as /dev/stdout is.
+fn leads_through_proc(link: &Path) -> bool {
+    let mut path = link.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(leads_to) = std::fs::read_link(&path) else { return false };
+        let dir = dir_of(&path);
+        let is_proc = rustix::fs::statfs(dir).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC);
+        if is_proc {
+            return true;
+        }
+        path = dir.join(leads_to);
+    }
+    false
 }
 
 fn is_no_file(path: &Path) -> Failure {

@@ -290,6 +290,10 @@ pub fn copy_other(
     }
     chattr::check(&target)?;
     if session.options.dry_run {
+        target.dir.check_writable()?;
+        if is_device(source.metadata()) && !may_make_devices() {
+            return Err(no_device(&target.path()).into());
+        }
         session.list_other(path);
         return Ok(());
     }
@@ -336,6 +340,10 @@ fn name_other(
     if target.is(made.id()) { Ok(()) } else { Err(replaced(target)) }
 }
 
+fn is_device(like: &Metadata) -> bool {
+    like.file_type().is_block_device() || like.file_type().is_char_device()
+}
+
 /// Makes a link or a node under a name that nothing has, and holds it.
 fn make_other(
     source: &Inode,
@@ -350,7 +358,7 @@ fn make_other(
     let leads_to = leads_to.transpose();
     let leads_to = leads_to.map_err(|errno| Failure::of_errno("reading the link", path, errno))?;
     let like = source.metadata();
-    let is_device = like.file_type().is_block_device() || like.file_type().is_char_device();
+    let is_device = is_device(like);
     match &leads_to {
         Some(leads_to) => name.make_link(leads_to),
         None => name.make_node(like),
@@ -376,7 +384,7 @@ fn make_other(
 /// was moved to the name since must not get the attributes of the copy.
 fn hold_other(like: &Metadata, name: &Entry, leads_to: Option<&OsStr>) -> Result<Inode, Failure> {
     let made = name.look()?.ok_or_else(|| replaced(name))?;
-    let is_device = like.file_type().is_block_device() || like.file_type().is_char_device();
+    let is_device = is_device(like);
     let is_alike = made.metadata().file_type() == like.file_type()
         && (!is_device || made.metadata().rdev() == like.rdev())
         && leads_to.is_none_or(|leads_to| is_link_to(&made, leads_to));

@@ -60,6 +60,7 @@ pub mod child;
 pub mod privilege;
 pub mod errno;
 pub mod limit;
+pub mod standard;
 pub mod random;
 pub mod fork;
 mod per_process;

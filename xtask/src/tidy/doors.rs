@@ -33,7 +33,7 @@ const TOOLS: [&str; 6] = [
 ];
 
 /// Modules and names of `diopter_os` that tools use for other things than I/O, with their purpose.
-const OS_IN_TOOLS: [(&str, &str); 25] = [
+const OS_IN_TOOLS: [(&str, &str); 26] = [
     ("BioId", "a backend that counts bios"),
     ("BioResult", "a backend that counts bios"),
     ("Errno", "an error number, of diopter's results"),
@@ -57,6 +57,7 @@ const OS_IN_TOOLS: [(&str, &str); 25] = [
     ("random", "names that no other process guesses"),
     ("residency", "pages in the page cache"),
     ("space", "allocation, length and holes"),
+    ("standard", "the standard descriptors"),
     ("trust", "whose a file or directory is"),
     ("xattr", "extended attributes"),
 ];

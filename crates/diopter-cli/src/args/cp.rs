@@ -165,7 +165,7 @@ pub struct CpArgs {
     ///
     /// The other bytes of DST stay. A copy that is interrupted leaves DST partly written.
     #[arg(long, value_name = "SIZE", value_parser = size::parse,
-          conflicts_with_all = PARTS_WITHOUT)]
+          conflicts_with_all = PARTS_WITHOUT.iter().chain(&IN_PLACE_WITHOUT))]
     pub target_offset: Option<u64>,
     /// Fail unless standard input (SRC is `-`) has exactly this many bytes
     ///
@@ -235,6 +235,10 @@ pub struct CpArgs {
 /// Options that mean nothing for a part of a file.
 const PARTS_WITHOUT: [&str; 4] = ["recursive", "archive", "resume", "striped"];
 
+/// Options that mean nothing for a file that is there and stays: nothing is preserved, and nothing
+/// is left out.
+const IN_PLACE_WITHOUT: [&str; 4] = ["preserve", "preserve_usual", "no_clobber", "update"];
+
 /// Returns true if a name of the command line is that of standard input or output.
 pub fn is_pipe(name: &Path) -> bool {
     name.as_os_str() == "-"
@@ -256,12 +260,12 @@ pub fn refusal(args: &CpArgs) -> Option<(ErrorKind, String)> {
     let is_output = args.target_directory.is_none() && is_pipe(target);
     let has_part = args.offset.is_some() || args.length.is_some() || args.target_offset.is_some();
     if sources.len() > 1 && (is_input || is_output || has_part) {
-        let what = match (is_input, is_output) {
-            (true, _) => "'-', standard input,",
-            (_, true) => "'-', standard output,",
-            _ => "a part of a file",
+        let message = match (is_input, is_output) {
+            (true, _) => "'-', standard input, is the only source; './-' is a file",
+            (_, true) => "'-', standard output, takes one source; './-' is a file",
+            _ => "--offset, --length and --target-offset take one source",
         };
-        return conflict(format!("{what} is copied from or to one name; './-' is a file"));
+        return conflict(message.to_owned());
     }
     match (is_input, is_output) {
         (true, true) => conflict("standard input is not copied to standard output".to_owned()),

@@ -34,6 +34,9 @@ pub fn run(options: &CpOptions, filter: &Filter, output: &mut dyn Write) -> u8 {
         }
     };
     let mut progress = Progress::new("cp", options.progress);
+    if options.pipe == Some(Pipe::Input) {
+        progress = progress.of_pipe(options.copy.expect_size);
+    }
     if options.verbose || options.copy.dry_run && !options.json {
         progress = progress.with_names();
     }
@@ -56,7 +59,7 @@ pub fn run(options: &CpOptions, filter: &Filter, output: &mut dyn Write) -> u8 {
     };
     progress.finish();
     if let Some(ended) = &outcome.ended {
-        log::line(&format!("dio cp: {}", ending(ended, outcome.report.files, &options.copy)));
+        log::line(&format!("dio cp: {}", ending(ended, outcome.report.files, options)));
     }
     log_how(filter, &outcome.report);
     conclude(options, &outcome.report, output)
@@ -88,9 +91,13 @@ pub fn json_schema() -> schemars::Schema {
 }
 
 /// Returns the last line of a run that a signal ended: what it left, and what to do.
-fn ending(ended: &Ended, files: u64, options: &Options) -> String {
-    let name = ended.signal.name();
-    let again = again(ended, files, options);
+fn ending(ended: &Ended, files: u64, options: &CpOptions) -> String {
+    let (name, copy) = (ended.signal.name(), &options.copy);
+    if options.pipe == Some(Pipe::Output) {
+        return format!("ended by {name}: standard output has some of the bytes");
+    }
+    let again = again(ended, files, copy);
+    let is_resumable = options.pipe.is_none() && !copy.has_part();
     if let (Left::Unchanged, 1..) = (&ended.left, files) {
         let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
         return format!(
@@ -106,8 +113,10 @@ fn ending(ended: &Ended, files: u64, options: &Options) -> String {
             let target = untrusted::name(target);
             return format!("ended by {name}: objects of {target} remain, with the mark");
         }
-        Left::Unchanged if options.resume => format!("{again} to continue"),
-        Left::Unchanged => format!("{again}; --resume would have kept what was copied"),
+        Left::Unchanged if copy.resume => format!("{again} to continue"),
+        Left::Unchanged if is_resumable => {
+            format!("{again}; --resume would have kept what was copied")
+        }
         _ => again.to_owned(),
     };
     let state = match ended.made_directory {

@@ -21,6 +21,13 @@ const TEMPLATES: Templates = Templates {
     least: "{wide_msg} {percent}%",
 };
 
+/// The bar of a pipe, whose number of bytes is not known.
+const WITHOUT_TOTAL: Templates = Templates {
+    wide: "{wide_msg} {part}, {rate}",
+    narrow: "{wide_msg} {rate}",
+    least: "{wide_msg}",
+};
+
 /// Columns of a terminal from which on the wide template is used.
 const COLUMNS_WIDE: usize = 72;
 /// Columns of a terminal from which on the narrow template is used.
@@ -51,6 +58,8 @@ pub struct Progress {
     /// Counts the bytes of the pass in progress. It is not shown.
     part: ProgressBar,
     lines: Option<Lines>,
+    /// True for a pipe, whose number of bytes is not known.
+    total_is_unknown: bool,
     /// Prints the name of each file whose copy begins.
     has_names: bool,
     /// Bytes of the passes that completed.
@@ -92,6 +101,7 @@ impl Progress {
             moving: ProgressBar::hidden(),
             part: ProgressBar::hidden(),
             lines,
+            total_is_unknown: false,
             has_names: false,
             base: 0,
             size: 0,
@@ -108,17 +118,36 @@ impl Progress {
     /// Shows a bar there.
     fn show(&mut self, target: ProgressDrawTarget) {
         let bar = ProgressBar::with_draw_target(Some(0), target);
+        bar.set_style(self.style(&TEMPLATES));
+        self.bar = Some(bar);
+    }
+
+    fn style(&self, templates: &Templates) -> ProgressStyle {
         let moving = self.moving.clone();
         let rate = move |_: &ProgressState, text: &mut dyn fmt::Write| {
             // Text in memory takes every line.
             write!(text, "{}/s", BinaryBytes(whole(moving.per_sec()))).unwrap_or(());
         };
-        let part = self.part.clone();
+        let (part, is_unknown) = (self.part.clone(), self.total_is_unknown);
         let part = move |_: &ProgressState, text: &mut dyn fmt::Write| {
-            write!(text, "{}", part_of(&part)).unwrap_or(());
+            write!(text, "{}", part_of(&part, is_unknown)).unwrap_or(());
         };
-        bar.set_style(TEMPLATES.style().with_key("rate", rate).with_key("part", part));
-        self.bar = Some(bar);
+        templates.style().with_key("rate", rate).with_key("part", part)
+    }
+
+    /// Follows a pipe that has so many bytes, or a number that is not known.
+    pub fn of_pipe(mut self, bytes: Option<u64>) -> Progress {
+        match bytes {
+            Some(bytes) => self.total(bytes),
+            None => {
+                self.total_is_unknown = true;
+                if let Some(bar) = &self.bar {
+                    bar.set_style(self.style(&WITHOUT_TOTAL));
+                    bar.enable_steady_tick(TICK);
+                }
+            }
+        }
+        self
     }
 
     /// Prints the name of each file whose copy begins.
@@ -142,7 +171,8 @@ impl Progress {
     pub fn finish(&self) {
         // Without a file there is no last line.
         if let Some(lines) = self.lines.as_ref().filter(|lines| !lines.doing.is_empty()) {
-            lines.print(self.command, &self.part, (self.at, self.moved), (lines.begun, 0));
+            let part = (&self.part, self.total_is_unknown);
+            lines.print(self.command, part, (self.at, self.moved), (lines.begun, 0));
         }
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -216,7 +246,8 @@ impl Observer for Progress {
         self.at = self.base + position;
         self.part.set_position(position);
         if let Some(lines) = &mut self.lines {
-            lines.show(self.command, &self.part, (self.at, self.moved));
+            let part = (&self.part, self.total_is_unknown);
+            lines.show(self.command, part, (self.at, self.moved));
         }
         if let Some(bar) = &self.bar {
             bar.set_position(self.base + position);
@@ -263,7 +294,7 @@ impl Observer for Progress {
 
 impl Lines {
     /// Prints a line if it is time for one.
-    fn show(&mut self, command: &str, part: &ProgressBar, (at, moved): (u64, u64)) {
+    fn show(&mut self, command: &str, part: (&ProgressBar, bool), (at, moved): (u64, u64)) {
         if self.last.0.elapsed() >= LINE_EVERY {
             self.print(command, part, (at, moved), self.last);
             self.last = (Instant::now(), moved);
@@ -275,7 +306,7 @@ impl Lines {
     fn print(
         &self,
         command: &str,
-        part: &ProgressBar,
+        (part, is_unknown): (&ProgressBar, bool),
         (at, moved): (u64, u64),
         (since, before): (Instant, u64),
     ) {
@@ -283,8 +314,9 @@ impl Lines {
         let moved = u128::from(moved.saturating_sub(before)) * 1_000_000_000 / elapsed;
         let rate = BinaryBytes(u64::try_from(moved).unwrap_or(u64::MAX));
         let percent = u128::from(at) * 100 / u128::from(self.total.max(at).max(1));
-        let (doing, part) = (&self.doing, part_of(part));
-        log::line(&format!("dio {command}: {doing}: {part}; {percent}% of all, {rate}/s"));
+        let (doing, part) = (&self.doing, part_of(part, is_unknown));
+        let share = if is_unknown { String::new() } else { format!("{percent}% of all, ") };
+        log::line(&format!("dio {command}: {doing}: {part}; {share}{rate}/s"));
     }
 }
 
@@ -314,8 +346,11 @@ fn whole(rate: f64) -> u64 {
 }
 
 /// Returns the bytes of a pass that are done, and all of them.
-fn part_of(part: &ProgressBar) -> String {
+fn part_of(part: &ProgressBar, is_unknown: bool) -> String {
     let (done, all) = (part.position(), part.length().unwrap_or(0));
+    if is_unknown {
+        return BinaryBytes(done).to_string();
+    }
     format!("{} of {}", BinaryBytes(done), BinaryBytes(all.max(done)))
 }
 

@@ -4,14 +4,16 @@
 mod linking;
 mod transfer;
 
+use std::collections::HashSet;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use diopter::engine::DepthPolicy;
 use diopter::{BackendKind, EngineOptions, Policies};
 
-use crate::dir::Dir;
+use crate::dir::{Dir, FileId, Inode};
 use crate::failure::{Failure, Step, Stop};
 use crate::fit::PreferredSizes;
 use crate::links::Links;
@@ -59,6 +61,8 @@ pub struct Session<'a> {
     /// True if a striped file that becomes a plain one was reported.
     pub has_noted_layout: bool,
     has_noted_no_resume: bool,
+    /// In a dry run, files with several names of which one was listed.
+    listed: HashSet<FileId>,
     written_to: WrittenTo,
     pipeline: Pipeline,
     sizes: PreferredSizes,
@@ -85,6 +89,7 @@ impl<'a> Session<'a> {
             links: Links::new(options.follow == Follow::Always),
             has_noted_layout: false,
             has_noted_no_resume: false,
+            listed: HashSet::new(),
             written_to: WrittenTo::default(),
             pipeline,
             sizes: PreferredSizes::default(),
@@ -138,6 +143,17 @@ impl<'a> Session<'a> {
         self.counts.files += 1;
         self.counts.bytes += source.size;
         self.observer.lists(&source.path);
+    }
+
+    /// Counts a further name of a file that was listed, if it becomes a link; returns true then.
+    pub fn lists_link(&mut self, inode: &Inode) -> bool {
+        let is_first = !self.options.preserve.keeps_links()
+            || inode.metadata().nlink() < 2
+            || self.listed.insert(inode.id());
+        if !is_first {
+            self.counts.links += 1;
+        }
+        !is_first
     }
 
     /// Lists a link or a node that a dry run would make.

@@ -83,18 +83,39 @@ impl Session<'_> {
         if source.is_unchanged() { Ok(moved) } else { Err(source.has_changed().into()) }
     }
 
-    /// Writes the content over a device, over a file in an image, or over a part of either, and
+    /// Writes the content over a device, over a file in an image, or over a part of a file, and
     /// verifies it.
     pub fn write_in_place(&mut self, source: &dyn Content, output: Output<'_>) -> Step<Passed> {
-        self.written_to = WrittenTo::InPlace(output.path.to_owned());
+        self.in_place(output.path, |session| session.overwrite(source, output))
+    }
+
+    /// Does what writes a target in place. Where it fails, the target may be written in part, which
+    /// is reported.
+    pub fn in_place<T>(
+        &mut self,
+        target: &Path,
+        write: impl FnOnce(&mut Self) -> Step<T>,
+    ) -> Step<T> {
+        self.begin_in_place(target);
+        let written = write(self);
+        match &written {
+            // The end of the run reports it.
+            Err(Stop::Signal(_)) => return written,
+            Err(Stop::Failed(_)) => self.observer.notice(Notice::PartlyWritten { target }),
+            // The mismatch says that the target keeps the bytes.
+            Err(Stop::Differs(_)) | Ok(_) => {}
+        }
+        self.begin_file();
+        written
+    }
+
+    fn overwrite(&mut self, source: &dyn Content, output: Output<'_>) -> Step<Passed> {
         // Holes are written too: old bytes would show through a range that is not.
         let segments = Segments::new(Holes::Filled, source.size(), 1).of_part(source.start());
         let moved = self.move_all(source, output, (segments, Zeros::Written))?;
         self.flush(output)?;
         let passed = Passed::whole(moved);
-        let verdict = self.read_back(source, output, &passed, Holes::Filled);
-        self.written_to = WrittenTo::Temporary;
-        verdict?;
+        self.read_back(source, output, &passed, Holes::Filled)?;
         Ok(passed)
     }
 
@@ -164,15 +185,31 @@ impl Session<'_> {
     }
 
     /// Allocates the blocks for so many bytes where an output begins, so that a full disk is
-    /// reported before the first byte is written.
+    /// reported before the first byte is written. [`release`](Session::release) frees them.
     pub fn reserve_part(&self, output: Output<'_>, bytes: u64) -> Result<(), Failure> {
-        let end = output.start.saturating_add(bytes);
-        match allocate(fd_of(output.file), output.start..end) {
+        let fd = fd_of(output.file);
+        match allocate(fd, output.start..output.start.saturating_add(bytes)) {
             Err(errno) if !is_no_reservation(errno) => {
-                Err(Failure::of_errno("reserving space", output.path, errno))
+                // ext4 keeps what it allocated before it failed.
+                self.release(output);
+                let failure = Failure::of_errno("reserving space", output.path, errno);
+                match space::free_bytes(fd) {
+                    Ok(free) if errno == Errno::ENOSPC => {
+                        Err(failure.with_space(LackingSpace { needed: bytes, free }))
+                    }
+                    _ => Err(failure),
+                }
             }
             _ => Ok(()),
         }
+    }
+
+    /// Frees what is allocated past the end of a file.
+    pub fn release(&self, output: Output<'_>) {
+        let fd = fd_of(output.file);
+        let size = rustix::fs::fstat(fd).map(|found| found.st_size.unsigned_abs());
+        // Without success only space is lost.
+        size.map_or(Ok(()), |size| space::set_len(fd, size)).unwrap_or(());
     }
 
     /// With `verify`, reads the flushed copy back and compares.
