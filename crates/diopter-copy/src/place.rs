@@ -167,11 +167,6 @@ fn is_among_devices(path: &Path) -> bool {
 /// Follows a link that the command line names.
 fn follow(link: &Entry) -> Result<(Entry, Inode), Failure> {
     let path = link.path();
-    if leads_through_proc(&path) {
-        let cause = "it leads to an open file of a process, which would lose its name";
-        let remedy = "`-` writes to standard output; or name the file itself";
-        return Err(Failure::of_rule("writing", &path, cause, remedy));
-    }
     let dangling = || {
         let cause = "it is a symbolic link to nothing";
         let remedy = "remove the link, or name the file that it is to lead to";
@@ -195,6 +190,11 @@ fn follow(link: &Entry) -> Result<(Entry, Inode), Failure> {
         }
         _ => Failure::of_io("following the link", &path, &error),
     })?;
+    if leads_through_proc(&path) {
+        let cause = "it leads to an open file of a process, which would lose its name";
+        let remedy = "`-` writes to standard output; or name the file itself";
+        return Err(Failure::of_rule("writing", &path, cause, remedy));
+    }
     let entry = Entry::of_path(&real)?;
     let found = entry.look()?.ok_or_else(dangling)?;
     if found.id() != allowed.id() {
