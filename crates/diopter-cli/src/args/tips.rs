@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// The options that people type, by command, and a tip for each. The most similar name, which clap
 /// proposes, is another option.
-const TIPS: [(&str, &[&str], &str); 36] = [
+const TIPS: [(&str, &[&str], &str); 35] = [
     ("cp", &["-f", "--force", "-i", "--interactive"], OVERWRITE),
     ("cp", &["--direct", "--odirect", "--iflag", "--oflag"], DIRECT),
     ("cp", &["-j", "--jobs", "--threads", "--parallel", "--depth"], IODEPTH),
@@ -31,7 +31,6 @@ const TIPS: [(&str, &[&str], &str); 36] = [
     ("cp", &["--partial", "--partial-dir"], PARTIAL),
     ("cp", &["--fsync", "--fdatasync", "--conv"], "every copy is flushed to the device"),
     ("cp", &["--info", "--status"], "'--progress' prints how far the copy is"),
-    ("cp", &["--dry-run"], "there is none: every run copies"),
     ("cp", &["-z", "--compress"], "nothing is compressed; a copy has the bytes of its source"),
     ("verify", &["-j", "--jobs", "--threads", "--depth"], IODEPTH),
     ("verify", &["-r", "-R", "--recursive", "-a"], RECURSIVE),
