@@ -229,15 +229,14 @@ fn fill(
         session.reserve_part(output, bytes)?;
     }
     let passed = pass(session, input, (output, true))?;
-    let failed = |what| move |errno: Errno| Failure::of_errno(what, &path, errno);
-    space::set_len(fd_of(file), passed.moved.input_bytes).map_err(failed("setting the size"))?;
-    let path = target.path();
+    let failed = |what, errno| Failure::of_errno(what, &path, errno);
+    space::set_len(fd_of(file), passed.moved.input_bytes)
+        .map_err(|errno| failed("setting the size", errno))?;
     // Without a source, the permissions are those of the file that it replaces.
     let usual = session.new_mode(&target.dir, 0o666, 0o666);
     let mode = Mode::from_bits_truncate(replaced.map_or(usual, |mode| mode & 0o777));
     rustix::fs::fchmod(fd_of(file), mode)
-        .map_err(|errno| Failure::of_errno("setting the permissions", &path, errno.into()))?;
-    let output = Output::of(file, &path);
+        .map_err(|errno| failed("setting the permissions", errno.into()))?;
     session.flush(output)?;
     read_back(session, output, &passed)?;
     session.check_stop()?;

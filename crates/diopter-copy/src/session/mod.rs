@@ -2,6 +2,7 @@
 //! file. The modules below this one decide what is copied, and where to.
 
 mod linking;
+mod target;
 mod transfer;
 
 use std::collections::HashSet;
@@ -28,10 +29,8 @@ use crate::shape::Shape;
 use crate::source::Source;
 use crate::stop::{Signal, StopFlag};
 
-pub use transfer::{
-    Output, Passed, alignment_of, is_no_reservation, read_failed, stopped, stopped_by,
-    stopped_of_new,
-};
+pub use target::{Output, is_no_reservation};
+pub use transfer::{Passed, alignment_of, read_failed, stopped, stopped_by, stopped_of_new};
 
 /// More bios than any engine holds.
 const ENGINE_DEPTH: u32 = u32::MAX;
